@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokentap::api::openai_chat::GenerateInputs;
+use tokentap::api::generate_request::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::budget::Work;
 use tokentap::chat::model::ChatModel;
-use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
+use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
@@ -77,7 +77,8 @@ impl Conversation {
             earlier_thinking: EarlierThinking::Keep,
             parser: self.model.parser.clone(),
         };
-        let prepared = builder.prepare(&request.conversation).unwrap();
+        let prepared =
+            builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None }).unwrap();
         (request, prepared)
     }
 
@@ -157,7 +158,11 @@ fn main() {
         let (request, _) = conversation.prepare(body, session.as_deref());
         best(|| {
             let builder = PromptBuilder::without_session(&conversation.model);
-            drop(black_box(builder.render_whole(&request.conversation).unwrap()));
+            drop(black_box(
+                builder
+                    .render_whole(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None })
+                    .unwrap(),
+            ));
         })
     };
     let (from_scratch_all, from_scratch_more) = (from_scratch(&body), from_scratch(&more));

@@ -1,20 +1,19 @@
 //! The APIs that agents speak, one folder each.
 //!
-//! An API decodes a request to a generation and encodes the events of its reply. Sessions, retries, recording, aborts, admission and
-//! metrics are the same for every API. A new API implements [`Api`] and [`ApiRequest`], and [`Apis`] gets its path. The [native] API needs
-//! no [`ReplyEncoder`]: its events keep the engine's bytes.
+//! An API decodes a request, plans its generation, and encodes the events of the reply. Sessions, retries, recording, aborts, admission and
+//! metrics are the same for every API. A new API implements [`Api`], [`ApiRequest`] and [`ReplyEncoder`], and [`Apis`] gets its path. The
+//! [native] API needs no [`ReplyEncoder`]: its events keep the engine's bytes.
 
 pub mod anthropic_messages;
 mod body;
 pub(crate) mod client_headers;
 pub(crate) mod engine_chat;
-mod generate_request;
+pub mod generate_request;
 pub(crate) mod native;
 pub(crate) mod openai;
 pub mod openai_chat;
 pub mod openai_completions;
 pub mod openai_responses;
-mod skipped_parts;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -25,15 +24,15 @@ use http::{Method, Request, StatusCode};
 use serde::Serialize;
 
 use crate::budget::{Work, values_bytes};
-use crate::chat::RequestError;
-pub use crate::chat::RequestSession;
 use crate::chat::forwarded::ForwardedChat;
+use crate::chat::{RequestError, RequestSession};
 use crate::engine::sglang::request::{GenerateRequest, SessionNames};
 use crate::error::BoxError;
 use crate::generation::event::GenerationEvent;
 use crate::generation::update::SequenceUpdate;
 use crate::session::ledger::Ack;
 use crate::session::{Chat, Dialect, Labels, Session};
+use openai::error::OpenAiError;
 
 /// An API.
 pub trait Api: Debug + Send + Sync {
@@ -75,12 +74,21 @@ pub trait Api: Debug + Send + Sync {
     fn prompt_too_long(&self, tokens: usize, context: u64) -> String {
         RequestError::TooLong { tokens, context }.to_string()
     }
+}
 
+impl dyn Api + '_ {
     /// Converts an error reply of the engine.
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError;
+    #[must_use]
+    pub fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
+        self.error(status, OpenAiError::from_engine(status, body).message)
+    }
 
     /// Converts the `error` member of an engine event, which is JSON text.
-    fn event_error(&self, error: &str) -> ApiError;
+    #[must_use]
+    pub fn event_error(&self, error: &str) -> ApiError {
+        let OpenAiError { status, message } = OpenAiError::from_event(error);
+        self.error(status, message)
+    }
 }
 
 /// A decoded request.
@@ -91,32 +99,27 @@ pub trait ApiRequest: Debug + Send + Sync {
     /// Adds the labels that the body gives. Those of the headers are set already; [`fill_label`](crate::session::fill_label) keeps them.
     fn add_labels(&self, _labels: &mut Labels) {}
 
-    /// Whether [`Self::generation`] takes too long for a runtime thread. `session` is the named session, if it exists.
+    /// Whether [`Self::plan`] takes too long for a runtime thread. `session` is the named session, if it exists.
     fn is_long(&self, _session: Option<&Session>) -> bool {
         false
     }
 
-    /// Converts the request to a generation.
+    /// Plans the generation of the reply, or makes a reply that needs none.
     ///
     /// # Errors
     /// [`RequestError`].
-    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError>;
+    fn plan(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiPlan, RequestError>;
 
-    /// Answers the request without a generation. `None` if it needs one.
-    fn reply(&self, _session: RequestSession<'_>, _work: &Work) -> Option<Result<LocalReply, RequestError>> {
-        None
-    }
-
-    /// Whether the engine's own endpoint has all to which the request refers.
+    /// Checks that the engine's own endpoint can serve the request.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] if only tokentap has it.
+    /// [`RequestError::Invalid`] if the request refers to a response that only tokentap stores.
     fn check_passthrough(&self) -> Result<(), RequestError> {
         Ok(())
     }
 
-    /// The events of a stream that ends with this error. `None` if the reply has the status of the error and no events.
-    fn failed_stream(&self, _error: &RequestError) -> Option<String> {
+    /// Encodes a stream that only reports this error. `None` if the reply has the status of the error and no events.
+    fn encode_failed_stream(&self, _error: &RequestError) -> Option<String> {
         None
     }
 
@@ -124,6 +127,15 @@ pub trait ApiRequest: Debug + Send + Sync {
     fn forwarded_chat(&self, _session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
         None
     }
+}
+
+/// What a request needs.
+#[derive(Debug)]
+pub enum ApiPlan {
+    /// A generation.
+    Generation(ApiGeneration),
+    /// No generation: this is the reply.
+    Local(LocalReply),
 }
 
 /// A reply without a generation.
@@ -135,9 +147,9 @@ pub struct LocalReply {
     pub stored: Ack,
 }
 
-impl From<EncodedReply> for LocalReply {
+impl From<EncodedReply> for ApiPlan {
     fn from(encoded: EncodedReply) -> Self {
-        Self { encoded, stored: Ack::done() }
+        Self::Local(LocalReply { encoded, stored: Ack::done() })
     }
 }
 
@@ -162,7 +174,7 @@ pub trait ReplyEncoder: Debug + Send + Sync {
     ///
     /// # Errors
     /// When it cannot be encoded, such as when the tokenizer fails.
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError>;
+    fn encode_whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError>;
 
     /// Appends the events that a stream begins with before the engine has sent one.
     fn begin(&mut self, _out: &mut String) {}
@@ -186,11 +198,11 @@ pub trait ReplyEncoder: Debug + Send + Sync {
     /// The number of tokens of a sequence that are encoded. The next update of the sequence has the tokens after them.
     fn encoded_tokens(&self, index: usize) -> usize;
 
-    /// Appends the events of a stream for one engine event.
+    /// Appends the events of a stream for the new tokens of a sequence.
     ///
     /// # Errors
     /// When it cannot be encoded. The stream then ends with an error.
-    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError>;
+    fn encode_update(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError>;
 
     /// Whether every requested sequence has ended, as far as events were encoded.
     fn has_ended(&self) -> bool;
@@ -241,7 +253,7 @@ pub struct ApiError {
 /// The error of a path that no API serves: in OpenAI's format, which most clients read.
 #[must_use]
 pub(crate) fn unserved(status: StatusCode, message: String) -> ApiError {
-    openai::error::OpenAiError { status, message }.into()
+    OpenAiError { status, message }.into()
 }
 
 /// The APIs by their paths.

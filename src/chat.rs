@@ -4,32 +4,28 @@
 //! The tokens of a session are reused unchanged. Only the messages after them are rendered and encoded.
 
 mod canonical;
-pub(crate) mod conversation;
+mod conversation;
 pub mod drift;
-mod error;
 pub(crate) mod forwarded;
 mod history;
 mod history_change;
-pub(crate) mod limits;
-pub(crate) mod media;
+mod limits;
 pub(crate) mod message;
 pub mod model;
 pub mod prompt;
 mod rendering;
 pub mod reply_reader;
-pub(crate) mod reply_stream;
 mod returned_arguments;
 mod returned_reply;
 mod sampled_text;
 mod schema_references;
-pub(crate) mod service;
+mod service;
 pub(crate) mod system_messages;
 pub(crate) mod tool_choice;
 
 pub use canonical::dumps;
-pub use conversation::Conversation;
-pub use error::RequestError;
-pub use service::{ChatPrompt, ChatService, RequestSession};
+pub use conversation::{Conversation, RequestError};
+pub use service::{ChatService, RequestSession};
 
 /// A string as JSON text.
 #[must_use]

@@ -4,7 +4,6 @@
 //! logprobs with the exact values.
 
 mod admin;
-mod body;
 mod control;
 mod engine;
 mod generate;
@@ -13,26 +12,24 @@ mod info;
 mod item;
 mod journal;
 mod logits;
-mod logprob_rows;
 mod model;
 mod ngram;
 mod options;
 mod refusal;
-mod reply_members;
 mod request;
 mod rng;
 mod routes;
 mod sampling;
 mod sequence;
+mod token_data;
 mod transcript;
-mod verify;
 pub mod wire;
 
-pub use body::ReplyBody;
 pub use control::Weights;
 pub use engine::Engine;
 pub use grammar::Grammar;
 pub use journal::{End, JournalEntry, SampledToken};
 pub use model::{Model, Position, THINK_TOKENS, Vocabulary, entropy};
 pub use options::{Dialect, EngineOptions, Plugin, Streaming};
+pub use routes::ReplyBody;
 pub use sampling::{SamplingParams, ScriptedOutput};

@@ -6,7 +6,6 @@
 
 mod cursor;
 mod ids;
-mod member_writer;
 mod object;
 mod pointer;
 pub(crate) mod python;
@@ -14,10 +13,9 @@ mod splice;
 mod text;
 mod value;
 
-pub use cursor::Cursor;
+pub use cursor::{Cursor, elements};
 pub use ids::write_ids;
-pub use member_writer::MemberWriter;
-pub use object::{Edit, Member, Object, for_each_member};
+pub use object::{Edit, Member, MemberWriter, Object, for_each_member};
 pub(crate) use pointer::percent_decode;
 pub use pointer::{Resolver, pointer};
 pub use splice::Splice;

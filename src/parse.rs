@@ -75,8 +75,8 @@
 mod bracket_matcher;
 mod buffer;
 mod call_reader;
-mod content;
 mod deepseek;
+mod emitter;
 mod format;
 mod glm;
 mod grammar;
@@ -94,14 +94,10 @@ mod parameter_types;
 mod parameter_value;
 mod pythonic;
 mod qwen_xml;
-mod reasoning;
 mod scanner;
 mod section;
-mod space;
-mod step;
 mod streaming;
 mod syntax;
-mod tag_search;
 mod value;
 
 pub use format::{Format, UnknownFormat};

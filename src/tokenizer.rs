@@ -1,11 +1,9 @@
 //! Encodes text to token ids and decodes ids to text, with the files of a Hugging Face tokenizer.
 
-mod added;
 mod content;
 mod detokenizer;
 mod family;
 mod folder;
-mod limits;
 mod longest;
 mod render;
 pub mod template;
@@ -21,10 +19,13 @@ use tokenizers::{AddedToken, DecoderWrapper, Model, OffsetType, PreTokenizer, Sp
 pub use content::{Content, TextOrigin};
 pub use detokenizer::Detokenizer;
 pub use family::Family;
+use folder::AddedTokenConfig;
 pub use folder::{Folder, FolderError, SamplingDefaults};
-pub use limits::EncodeLimits;
 use longest::LongestToken;
-pub use render::{ContinuationCheck, FinalAssistantMessage, Fit, Prompt, PromptError, Renderer, Setting, ToolDisplay};
+pub use render::{
+    ContinuationCheck, FinalAssistantMessage, Fit, Prompt, PromptError, Renderer, Setting, TemplateFeatures,
+    ToolDisplay,
+};
 use word_encoder::{Marks, WordEncoder};
 
 use crate::budget::{Stopped, Work};
@@ -47,9 +48,33 @@ pub enum TokenizerError {
         /// A number of tokens that it has at least.
         tokens: usize,
     },
-    /// The encoding does not go on.
+    /// The encoding was stopped.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+/// The limits of an encoding. It is done in pieces, between which they are checked.
+#[derive(Debug, Clone, Copy)]
+pub struct EncodeLimits<'a> {
+    /// Counts the memory of the encoding, and says whether its result is still wanted.
+    pub work: &'a Work,
+    /// The number of tokens above which the encoding stops; `None` without.
+    pub tokens: Option<usize>,
+}
+
+impl EncodeLimits<'_> {
+    /// Checks that an encoding may continue after `tokens` tokens. The rest of the text has at least `rest` tokens.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TooLong`], [`TokenizerError::Stopped`].
+    fn check(&self, tokens: usize, rest: usize) -> Result<(), TokenizerError> {
+        self.work.check()?;
+        let tokens = tokens + rest;
+        match self.tokens {
+            Some(most) if tokens > most => Err(TokenizerError::TooLong { tokens }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A loaded tokenizer.
@@ -90,7 +115,7 @@ impl Tokenizer {
         let added = inner.get_added_tokens_decoder();
         let content = Content::new(added.values().map(|token| (token.content.as_str(), token.special)));
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        let longest = LongestToken::of(&inner);
+        let longest = LongestToken::find(&inner);
         let words = WordEncoder::new(&inner, longest.map(|longest| longest.bytes)).map(Arc::new);
         let mut tokenizer = Self { added: added.keys().copied().collect(), special, content, words, longest, inner };
         let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };
@@ -101,8 +126,8 @@ impl Tokenizer {
     }
 
     /// Adds tokens. A token replaces an added token of the same text.
-    fn with_added_tokens(mut self, tokens: &[added::AddedTokenConfig]) -> Result<Self, TokenizerError> {
-        let token = |added: &added::AddedTokenConfig| {
+    fn with_added_tokens(mut self, tokens: &[AddedTokenConfig]) -> Result<Self, TokenizerError> {
+        let token = |added: &AddedTokenConfig| {
             AddedToken::from(added.content.as_str(), added.special)
                 .single_word(added.single_word)
                 .lstrip(added.lstrip)
@@ -122,7 +147,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The ids of a rendered conversation, without special tokens at its ends. Control tokens that [`Content`] marked are encoded as text.
+    /// The ids of a rendered text, without special tokens at its ends. Control tokens that [`Content`] marked are encoded as text.
     ///
     /// # Errors
     /// When the text has parts without an id.

@@ -136,7 +136,7 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
 const CYCLES: &[(&str, &[&str], &str)] = &[
     (
         "demo",
-        &["admin", "engine", "generate", "info", "item", "logprob_rows", "reply_members", "routes", "sequence"],
+        &["admin", "engine", "generate", "info", "item", "routes", "sequence", "token_data"],
         "the routes use the engine, and the engine passes requests to the routes",
     ),
     ("demo", &["logits", "model"], "the model uses functions on logits, and the penalties use `Position`"),

@@ -4,7 +4,6 @@ mod blocks;
 mod client_tools;
 mod encoder;
 mod error;
-mod reply;
 mod request;
 mod tools;
 
@@ -14,20 +13,19 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
+use super::body::SkippedParts;
 use super::client_headers::{add_attribution, session_in_user_id};
-use super::generate_request::{reply_length, sampling_defaults, sampling_sources, unreadable};
-use super::skipped_parts::SkippedParts;
-use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply};
+use super::generate_request::{ClientParams, GenerateInputs, ReplyLength, sampling_sources};
+use super::{Api, ApiError, ApiGeneration, ApiPlan, ApiRequest};
 use crate::budget::Work;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
-use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
+use crate::chat::{ChatService, RequestError, RequestSession};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::rid;
-use crate::engine::sglang::request::{RequestBuilder, SamplingParam, SessionName, SessionNames};
+use crate::engine::sglang::request::{SessionName, SessionNames};
 use crate::session::{Dialect, Labels, Session, fill_label};
-use encoder::MessageEncoder;
-use reply::ReplyContext;
+use encoder::{MessageContext, MessageEncoder};
 use request::MessagesRequest;
 
 /// `POST /v1/messages` and `POST /v1/messages/count_tokens`. Cheap to clone.
@@ -63,10 +61,10 @@ impl Api for AnthropicMessages {
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let skipped = SkippedParts::new(self.chats.is_strict());
-        let shows_system_messages = self.chats.shows_system_messages();
+        let shows_system_messages = self.chats.template_features().shows_system_messages;
         let body = request.body().clone();
         let request = MessagesRequest::parse(body, self.counts_tokens, shows_system_messages, skipped)?;
-        self.chats.report_skipped(request.skipped.kinds());
+        self.chats.report_skipped(&request.skipped.kinds);
         Ok(Box::new(DecodedMessages { api: self.clone(), request }))
     }
 
@@ -77,19 +75,11 @@ impl Api for AnthropicMessages {
     fn prompt_too_long(&self, tokens: usize, context: u64) -> String {
         error::prompt_too_long(tokens, context)
     }
-
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        error::from_engine(status, body)
-    }
-
-    fn event_error(&self, text: &str) -> ApiError {
-        error::from_event(text)
-    }
 }
 
 impl ApiRequest for DecodedMessages {
     fn session_names(&self) -> SessionNames {
-        SessionNames::decode(&self.request.bytes, &self.request.object)
+        self.request.body.session_names()
     }
 
     fn add_labels(&self, labels: &mut Labels) {
@@ -110,66 +100,43 @@ impl ApiRequest for DecodedMessages {
         self.api.chats.is_long(session)
     }
 
-    fn reply(&self, session: RequestSession<'_>, work: &Work) -> Option<Result<LocalReply, RequestError>> {
-        self.api.counts_tokens.then(|| {
-            let Self { api, request } = self;
-            let model = api.chats.model(&request.conversation)?;
-            let tokens = api.chats.count_tokens(&model, &request.conversation, session, work)?;
-            Ok(Ok(format!("{{\"input_tokens\":{tokens}}}")).into())
-        })
-    }
-
-    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
+    fn plan(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiPlan, RequestError> {
         let Self { api, request } = self;
         let model = api.chats.model(&request.conversation)?;
-        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session, work)?;
+        if api.counts_tokens {
+            let tokens = api.chats.count_tokens(&model, &request.conversation, session, work)?;
+            return Ok(Ok(format!("{{\"input_tokens\":{tokens}}}")).into());
+        }
+        let mut prompt = api.chats.prompt(&model, &request.conversation, session, work)?;
+        let engine = Arc::clone(&api.upstream.borrow());
         let constraint = request.constraint()?;
-        let upstream = Arc::clone(&api.upstream.borrow());
-        let length = reply_length(&upstream, ids.len(), request.max_tokens)
-            .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;
-        let client = request.sampling();
-        let mut generation = RequestBuilder::from_ids(&ids, work)?;
-        generation.sampling(|sampling| {
-            sampling.max_new_tokens(length.tokens);
-            if !chat.reading.skip_special {
-                sampling.keep_special_tokens();
-            }
-            if let Some(schema) = &constraint {
-                sampling.set(SamplingParam::JsonSchema, schema.as_bytes());
-            }
-            for (param, value) in sampling_defaults(&model.defaults) {
-                if !client.iter().any(|(known, _)| *known == param) {
-                    sampling.set(param, value.as_bytes());
-                }
-            }
-            client.iter().for_each(|(param, value)| sampling.set(*param, value));
-        });
-        if model.has_reasoning_parser && !request.conversation.disables_thinking() {
-            generation.require_reasoning();
-        }
-        request.options().iter().for_each(|(option, value)| generation.option(*option, value));
-        if request.stream {
-            generation.stream();
-            if upstream.loses_ids() {
-                generation.logprobs();
-            }
-        }
-        let is_set = |name: &str| client.iter().any(|(known, _)| known.name() == name);
-        chat.sampling_sources = Some(sampling_sources(&model.defaults, is_set, length.is_limited_by_context));
-        let generation = generation.finish().map_err(unreadable)?;
-        let context = ReplyContext {
+        let length = ReplyLength::try_new(&engine, prompt.ids.len(), request.max_tokens)?;
+        let fields = request.fields();
+        let max_new_tokens = length.json();
+        prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &fields, length.is_limited_by_context));
+        let client = ClientParams {
+            max_new_tokens: max_new_tokens.as_bytes(),
+            constraint,
+            fields,
+            adapter: None,
+            stream: request.stream,
+            top_logprobs: None,
+        };
+        let inputs = GenerateInputs::new(&model, &prompt, &request.conversation, &engine);
+        let generation = inputs.build(client, work)?;
+        let context = MessageContext {
             reader: ReplyReader {
                 renderer: Arc::clone(&model.renderer),
-                options: chat.reading.clone(),
+                options: prompt.chat.reading.clone(),
                 stops: request.stops.clone(),
             },
             model: request.model.clone(),
             id: format!("msg_{}", rid::fresh()),
-            prompt_tokens: ids.len() as u64,
+            prompt_tokens: prompt.ids.len() as u64,
             is_limited_by_context: length.is_limited_by_context,
         };
         let encoder = Box::new(MessageEncoder::new(context));
-        Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
+        Ok(ApiPlan::Generation(ApiGeneration { request: generation, chat: Some(Box::new(prompt.chat)), encoder }))
     }
 
     fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {

@@ -6,10 +6,12 @@ mod translation;
 use bytes::Bytes;
 use http::Request;
 
-use super::{ApiGeneration, ApiRequest, ReplyEncoder, RequestSession};
-use crate::api::body::{RequestBody, is_present};
-use crate::api::openai::lora_adapter;
+use super::body::RequestBody;
+use super::generate_request::write_sampling;
+use super::openai::lora_adapter;
+use super::{ApiGeneration, ApiPlan, ApiRequest, ReplyEncoder};
 use crate::budget::Work;
+use crate::chat::RequestSession;
 use crate::chat::forwarded::ForwardedChat;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::{SamplingParam, adapter, sampling_params};
@@ -22,41 +24,44 @@ use translation::TranslatedChat;
 /// A chat of a client, whose body the engine gets unchanged. `object` has the spans of the members of the body, `chat` is the conversation if
 /// it was decoded.
 #[must_use]
-pub(crate) fn passed_through(
+pub(crate) fn client_chat(
     request: &Request<Bytes>,
-    object: &Object,
-    (route, chat): (Route, Option<ForwardedChat>),
+    object: Object,
+    route: Route,
+    chat: Option<ForwardedChat>,
     engine: &Capabilities,
 ) -> EngineChat {
-    let bytes = request.body();
-    let body = RequestBody { bytes, object };
-    let text = |name: &str| body.value(name).ok().flatten()?.as_str().map(str::to_owned);
+    let body = RequestBody { bytes: request.body().clone(), object };
+    let text = |name: &str| body.text(name).ok().flatten();
     let (model, lora_path) = (text("model").unwrap_or_default(), text("lora_path"));
     EngineChat {
-        body: bytes.clone(),
         route,
         rid: text("rid").map(Into::into),
-        sglext: SglextOptions::decode(bytes, object, request.headers(), &engine.chat),
-        n: body.count("n").unwrap_or(1),
+        sglext: SglextOptions::decode(&body.bytes, &body.object, request.headers(), &engine.chat),
+        n: body.samples().unwrap_or(1),
         sampling: sampling(&body),
         lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).and_then(adapter),
-        chat: chat.map(of_prompt),
+        chat: chat.map(chat_of_prompt),
         kind: ChatKind::PassedThrough,
+        body: body.bytes,
     }
 }
 
 /// A call of another API as a chat, and the encoder of its reply. `None` if its conversation has no media, or if chats do not have one of its
 /// members.
-pub(crate) fn translated(
+pub(crate) fn translate(
     decoded: &dyn ApiRequest,
-    (route, mut chat): (Route, ForwardedChat),
-    (session, work): (RequestSession<'_>, &Work),
+    route: Route,
+    mut chat: ForwardedChat,
+    session: RequestSession<'_>,
+    work: &Work,
     engine: &Capabilities,
 ) -> Option<(EngineChat, Box<dyn ReplyEncoder>)> {
     let conversation = chat.take_conversation()?;
     let session = RequestSession { omits_media: true, ..session };
-    let ApiGeneration { request, chat: without_media, encoder } = decoded.generation(session, work).ok()?;
-    let TranslatedChat { body, sampling, rid } = TranslatedChat::of(&conversation, &request, engine)?;
+    let Ok(ApiPlan::Generation(plan)) = decoded.plan(session, work) else { return None };
+    let ApiGeneration { request, chat: without_media, encoder } = plan;
+    let TranslatedChat { body, sampling, rid } = TranslatedChat::try_new(&conversation, &request, engine)?;
     if let Some(without_media) = without_media {
         chat.complete(*without_media);
     }
@@ -70,24 +75,23 @@ pub(crate) fn translated(
         n: 1,
         sampling,
         lora_path: request.adapter(0),
-        chat: Some(of_prompt(chat)),
+        chat: Some(chat_of_prompt(chat)),
         kind: ChatKind::Translated { is_deferred: request.stream == Some(true) },
     };
     Some((chat, encoder))
 }
 
-fn of_prompt(chat: ForwardedChat) -> ChatOfPrompt {
+fn chat_of_prompt(chat: ForwardedChat) -> ChatOfPrompt {
     ChatOfPrompt::new(move |prompt| Box::new(chat.after_prompt(prompt)))
 }
 
 /// The sampling fields of a body, as a JSON object.
-fn sampling(body: &RequestBody<'_>) -> Box<str> {
-    let member = |name: &str| body.raw(name).filter(|value| is_present(value));
+fn sampling(body: &RequestBody) -> Box<str> {
     sampling_params(|sampling| {
-        if let Some(max_tokens) = member("max_completion_tokens").or_else(|| member("max_tokens")) {
+        if let Some(max_tokens) = body.present("max_completion_tokens").or_else(|| body.present("max_tokens")) {
             sampling.set(SamplingParam::MaxNewTokens, max_tokens);
         }
-        body.write_client_sampling(sampling);
+        write_sampling(sampling, &body.fields());
     })
 }
 
@@ -100,7 +104,7 @@ mod tests {
         let engine = Capabilities { model: "m:1".into(), ..Capabilities::default() };
         let request = Request::new(Bytes::from_static(body.as_bytes()));
         let object = Object::parse(body.as_bytes()).unwrap();
-        passed_through(&request, &object, (routes::route(routes::CHAT), None), &engine)
+        client_chat(&request, object, routes::route(routes::CHAT), None, &engine)
     }
 
     #[test]

@@ -2,17 +2,13 @@
 
 pub(crate) mod error;
 mod fields;
-mod logprobs;
-mod members;
+mod reply;
 pub(crate) mod tools;
-mod usage;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) use fields::{FIELDS, FieldTarget, UNSUPPORTED};
-pub(crate) use logprobs::logprob_list;
-pub(crate) use members::{lora_adapter, output_constraint};
-pub(crate) use usage::{Usage, id_list, metadata};
+pub(crate) use fields::{FIELDS, FieldTarget, lora_adapter, output_constraint};
+pub(crate) use reply::{Usage, id_list, logprob_list, metadata};
 
 /// The current time in seconds since 1970, for `created` of a reply.
 pub(crate) fn seconds_since_1970() -> u64 {

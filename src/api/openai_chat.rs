@@ -1,11 +1,9 @@
 //! OpenAI's Chat Completions API.
 
-mod generate_request;
-mod members;
 mod message;
-pub(crate) mod reply;
+mod reply;
 pub mod request;
-pub(crate) mod stream;
+mod stream;
 mod tools;
 
 use std::sync::Arc;
@@ -14,23 +12,20 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
-use super::body::RequestBody;
-use super::generate_request::sampling_sources;
+use super::generate_request::{GenerateInputs, sampling_sources};
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
-use super::{Api, ApiError, ApiGeneration, ApiRequest};
+use super::{Api, ApiError, ApiGeneration, ApiPlan, ApiRequest};
 use crate::budget::Work;
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::reply_reader::ReplyReader;
-use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
+use crate::chat::{ChatService, RequestError, RequestSession};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::SessionNames;
 use crate::engine::sglang::sglext::SglextOptions;
-use crate::json::Value;
 use crate::session::{Dialect, Labels, Session, fill_label};
-pub use generate_request::GenerateInputs;
 use reply::ReplyContext;
-pub use request::ChatRequest;
+use request::ChatRequest;
 use stream::ChatEncoder;
 
 /// `POST /v1/chat/completions`. Cheap to clone.
@@ -63,32 +58,23 @@ impl Api for OpenAiChat {
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let chat = ChatRequest::parse(request.body().clone())?;
         let engine = &self.upstream.borrow().chat;
-        let sglext = SglextOptions::decode(&chat.bytes, &chat.object, request.headers(), engine);
+        let sglext = SglextOptions::decode(&chat.body.bytes, &chat.body.object, request.headers(), engine);
         Ok(Box::new(DecodedChat { api: self.clone(), chat, sglext }))
     }
 
     fn error(&self, status: StatusCode, message: String) -> ApiError {
         OpenAiError::new(status, message).into()
     }
-
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        OpenAiError::from_engine(status, body).into()
-    }
-
-    fn event_error(&self, error: &str) -> ApiError {
-        OpenAiError::from_event(error).into()
-    }
 }
 
 impl ApiRequest for DecodedChat {
     fn session_names(&self) -> SessionNames {
-        SessionNames::decode(&self.chat.bytes, &self.chat.object)
+        self.chat.body.session_names()
     }
 
     fn add_labels(&self, labels: &mut Labels) {
-        let body = RequestBody { bytes: &self.chat.bytes, object: &self.chat.object };
-        if let Some(effort) = body.value("reasoning_effort").ok().flatten().as_ref().and_then(Value::as_str) {
-            fill_label(&mut labels.effort, effort);
+        if let Ok(Some(effort)) = self.chat.body.text("reasoning_effort") {
+            fill_label(&mut labels.effort, &effort);
         }
     }
 
@@ -96,32 +82,27 @@ impl ApiRequest for DecodedChat {
         self.api.chats.is_long(session)
     }
 
-    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
+    fn plan(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiPlan, RequestError> {
         let Self { api, chat, sglext } = self;
         let model = api.chats.model(&chat.conversation)?;
-        chat.check_fields()?;
-        let ChatPrompt { ids, chat: mut recorded } = api.chats.prompt(&model, &chat.conversation, session, work)?;
+        chat.body.check_fields(&[])?;
+        let mut prompt = api.chats.prompt(&model, &chat.conversation, session, work)?;
         // an engine that renders the chat itself may serve others
         chat.check_modalities()?;
-        let upstream = Arc::clone(&api.upstream.borrow());
-        let options = recorded.reading.clone();
-        let inputs = GenerateInputs {
-            ids: &ids,
-            defaults: &model.defaults,
-            skip_special: options.skip_special,
-            require_reasoning: model.has_reasoning_parser && !chat.conversation.disables_thinking(),
-            served_model: &upstream.model,
-            loses_ids: upstream.loses_ids(),
-        };
-        let body = RequestBody { bytes: &chat.bytes, object: &chat.object };
-        recorded.sampling_sources = Some(sampling_sources(&model.defaults, |name| body.has(name), false));
+        let engine = Arc::clone(&api.upstream.borrow());
+        let inputs = GenerateInputs::new(&model, &prompt, &chat.conversation, &engine);
         let request = chat.generate_request(inputs, work)?;
+        prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &chat.body.fields(), false));
         let needs_prompt = chat.extras.includes_prompt_ids() || sglext.input;
         let context = ReplyContext {
-            reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops: chat.stops.clone() },
+            reader: ReplyReader {
+                renderer: Arc::clone(&model.renderer),
+                options: prompt.chat.reading.clone(),
+                stops: chat.stops.clone(),
+            },
             model: chat.model.clone(),
             created: seconds_since_1970(),
-            prompt: needs_prompt.then_some(ids),
+            prompt: needs_prompt.then_some(prompt.ids),
             logprobs: chat.logprobs,
             extras: chat.extras,
             custom_tools: Arc::clone(&chat.custom_tools),
@@ -129,7 +110,7 @@ impl ApiRequest for DecodedChat {
             n: chat.n,
         };
         let encoder = Box::new(ChatEncoder::new(context, chat.options));
-        Ok(ApiGeneration { request, chat: Some(Box::new(recorded)), encoder })
+        Ok(ApiPlan::Generation(ApiGeneration { request, chat: Some(Box::new(prompt.chat)), encoder }))
     }
 
     fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {

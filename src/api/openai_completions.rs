@@ -1,6 +1,6 @@
 //! OpenAI's Completions API. The engine encodes the prompt and decodes the sampled tokens.
 
-pub(crate) mod reply;
+mod reply;
 pub mod request;
 
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use tokio::sync::watch;
 
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
-use super::{Api, ApiError, ApiGeneration, ApiRequest, RequestSession};
+use super::{Api, ApiError, ApiGeneration, ApiPlan, ApiRequest};
 use crate::budget::{Work, values_bytes};
-use crate::chat::RequestError;
+use crate::chat::{RequestError, RequestSession};
 use crate::config::{ChatMode, Config};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::SessionNames;
 use crate::session::Dialect;
 use reply::CompletionEncoder;
-pub use request::CompletionRequest;
+use request::CompletionRequest;
 
 /// `POST /v1/completions`. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -46,6 +46,7 @@ impl Api for OpenAiCompletions {
         self.config.chat.chat != ChatMode::Passthrough
     }
 
+    /// The prompt is parsed only for `echo`, whose name may have escapes.
     fn decoded_bytes(&self, body: &[u8]) -> usize {
         decoded_bytes(body)
     }
@@ -58,17 +59,9 @@ impl Api for OpenAiCompletions {
     fn error(&self, status: StatusCode, message: String) -> ApiError {
         OpenAiError::new(status, message).into()
     }
-
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        OpenAiError::from_engine(status, body).into()
-    }
-
-    fn event_error(&self, error: &str) -> ApiError {
-        OpenAiError::from_event(error).into()
-    }
 }
 
-/// The memory that decoding a body takes. The prompt is parsed only for `echo`, the name of which may have escapes.
+/// The memory that decoding a body takes.
 fn decoded_bytes(body: &[u8]) -> usize {
     let may_echo = ["echo", "\\u"].iter().any(|text| memchr::memmem::find(body, text.as_bytes()).is_some());
     if may_echo { values_bytes(body) } else { body.len() }
@@ -76,15 +69,15 @@ fn decoded_bytes(body: &[u8]) -> usize {
 
 impl ApiRequest for DecodedCompletion {
     fn session_names(&self) -> SessionNames {
-        self.completion.session_names()
+        self.completion.body.session_names()
     }
 
-    fn generation(&self, _session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
+    fn plan(&self, _session: RequestSession<'_>, work: &Work) -> Result<ApiPlan, RequestError> {
         let Self { api, completion } = self;
         let upstream = Arc::clone(&api.upstream.borrow());
         let request = completion.generate_request(&upstream.model, upstream.loses_ids(), work)?;
         let encoder = Box::new(CompletionEncoder::new(completion, seconds_since_1970(), upstream.streaming));
-        Ok(ApiGeneration { request, chat: None, encoder })
+        Ok(ApiPlan::Generation(ApiGeneration { request, chat: None, encoder }))
     }
 }
 

@@ -17,22 +17,20 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
-use super::body::{RequestBody, is_present};
 use super::client_headers::{OVERRIDE_RID, add_codex};
-use super::generate_request::{reply_length, sampling_defaults, sampling_sources, unreadable};
+use super::generate_request::{ClientParams, GenerateInputs, ReplyLength, sampling_defaults, sampling_sources};
 use super::openai::seconds_since_1970;
-use super::{Api, ApiError, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder as _};
+use super::{Api, ApiError, ApiGeneration, ApiPlan, ApiRequest, ReplyEncoder as _};
 use crate::budget::{Budget, Stopped, Work};
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::model::ChatModel;
-use crate::chat::reply_reader::{ReplyReader, Stops};
-use crate::chat::{ChatPrompt, ChatService, RequestError, RequestSession};
+use crate::chat::reply_reader::ReplyReader;
+use crate::chat::{ChatService, RequestError, RequestSession};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::rid;
-use crate::engine::sglang::request::{RequestBuilder, SamplingParam, SessionNames};
+use crate::engine::sglang::request::SessionNames;
 use crate::session::{Dialect, Labels, ParseOptions, Session, TurnKey, fill_label};
 use encoder::ResponseEncoder;
-use input::TemplateRoles;
 use request::{DecodeOptions, ResponsesRequest};
 use response::ResponseContext;
 pub use retrieval::StoredResponses;
@@ -67,11 +65,8 @@ struct DecodedResponses {
 impl OpenAiResponses {
     /// How the requests of a client are decoded.
     fn decode_options(&self, is_codex: bool) -> DecodeOptions {
-        let roles = TemplateRoles {
-            shows_system_messages: self.chats.shows_system_messages(),
-            has_developer_role: self.chats.has_developer_role(),
-        };
-        DecodeOptions { roles, is_codex, is_strict: self.chats.is_strict(), is_complete: false }
+        let template = self.chats.template_features();
+        DecodeOptions { template, is_codex, is_strict: self.chats.is_strict(), is_complete: false }
     }
 }
 
@@ -92,8 +87,8 @@ impl Api for OpenAiResponses {
         let headers = request.headers();
         let caller = stored::caller(headers);
         let request = ResponsesRequest::parse(request.body().clone(), self.decode_options(request::is_codex(headers)))?;
-        self.chats.report_skipped(request.skipped.kinds());
-        let names_rid = headers.contains_key(OVERRIDE_RID) || request.body().has("rid");
+        self.chats.report_skipped(&request.skipped.kinds);
+        let names_rid = headers.contains_key(OVERRIDE_RID) || request.body.present("rid").is_some();
         Ok(Box::new(DecodedResponses { api: self.clone(), request, caller, names_rid, whole: OnceLock::new() }))
     }
 
@@ -104,29 +99,20 @@ impl Api for OpenAiResponses {
     fn prompt_too_long(&self, tokens: usize, context: u64) -> String {
         error::prompt_too_long(tokens, context)
     }
-
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        error::from_engine(status, body)
-    }
-
-    fn event_error(&self, text: &str) -> ApiError {
-        error::from_event(text)
-    }
 }
 
 impl ApiRequest for DecodedResponses {
     fn session_names(&self) -> SessionNames {
-        SessionNames::decode(&self.request.bytes, &self.request.object)
+        self.request.body.session_names()
     }
 
     fn add_labels(&self, labels: &mut Labels) {
-        let body = RequestBody { bytes: &self.request.bytes, object: &self.request.object };
-        let member = |name: &str| body.value(name).ok().flatten();
+        let member = |name: &str| self.request.body.value(name).ok().flatten();
         if let Some(metadata) = member("client_metadata") {
-            add_codex(labels, |name| metadata.get(name)?.as_str().map(Cow::Borrowed));
+            add_codex(labels, |name| metadata.get_str(name).map(Cow::Borrowed));
         }
         let reasoning = member("reasoning");
-        if let Some(effort) = reasoning.as_ref().and_then(|reasoning| reasoning.get("effort")?.as_str()) {
+        if let Some(effort) = reasoning.as_ref().and_then(|reasoning| reasoning.get_str("effort")) {
             fill_label(&mut labels.effort, effort);
         }
     }
@@ -136,69 +122,48 @@ impl ApiRequest for DecodedResponses {
         self.request.refers || self.api.chats.is_long(session)
     }
 
-    fn reply(&self, session: RequestSession<'_>, work: &Work) -> Option<Result<LocalReply, RequestError>> {
-        self.api.counts_tokens.then(|| {
-            let api = &self.api;
-            let request = self.with_history(session, work)?;
-            let model = api.chats.model(&request.conversation)?;
-            let tokens = api.chats.count_tokens(&model, &request.conversation, session, work)?;
-            Ok(Ok(format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}")).into())
-        })
-    }
-
-    fn generation(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiGeneration, RequestError> {
+    fn plan(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiPlan, RequestError> {
         let api = &self.api;
         let request = self.with_history(session, work)?;
         let model = api.chats.model(&request.conversation)?;
-        request.check_fields()?;
-        let ChatPrompt { ids, mut chat } = api.chats.prompt(&model, &request.conversation, session, work)?;
+        if api.counts_tokens {
+            let tokens = api.chats.count_tokens(&model, &request.conversation, session, work)?;
+            return Ok(Ok(format!("{{\"object\":\"response.input_tokens\",\"input_tokens\":{tokens}}}")).into());
+        }
+        request.body.check_fields(&[])?;
+        let mut prompt = api.chats.prompt(&model, &request.conversation, session, work)?;
+        let engine = Arc::clone(&api.upstream.borrow());
         let constraint = request.constraint()?;
-        let upstream = Arc::clone(&api.upstream.borrow());
-        let length = reply_length(&upstream, ids.len(), request.max_tokens)
-            .map_err(|context| RequestError::TooLong { tokens: ids.len(), context })?;
-        let body = request.body();
-        let mut generation = RequestBuilder::from_ids(&ids, work)?;
-        generation.sampling(|sampling| {
-            sampling.max_new_tokens(length.tokens);
-            if !chat.reading.skip_special {
-                sampling.keep_special_tokens();
-            }
-            if let Some(schema) = &constraint {
-                sampling.set(SamplingParam::JsonSchema, schema.as_bytes());
-            }
-            body.write_sampling(sampling, &model.defaults);
-        });
+        let length = ReplyLength::try_new(&engine, prompt.ids.len(), request.max_tokens)?;
+        let (body, fields) = (&request.body, request.body.fields());
+        let max_new_tokens = length.json();
+        prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &fields, length.is_limited_by_context));
         // any model name is accepted, so only the served name may be followed by an adapter
-        let adapter = request.model.strip_prefix(&*upstream.model).and_then(|rest| rest.strip_prefix(':'));
-        body.write_options(&mut generation, adapter.filter(|adapter| !adapter.is_empty()));
-        if model.has_reasoning_parser && !request.conversation.disables_thinking() {
-            generation.require_reasoning();
-        }
-        if request.stream {
-            generation.stream();
-        }
-        if request.includes_logprobs {
-            generation.top_logprobs(body.raw("top_logprobs").filter(|k| is_present(k)).unwrap_or(b"0"));
-        } else if request.stream && upstream.loses_ids() {
-            generation.logprobs();
-        }
-        chat.sampling_sources =
-            Some(sampling_sources(&model.defaults, |name| body.has(name), length.is_limited_by_context));
-        let generation = generation.finish().map_err(unreadable)?;
-        let mut context = request.context(api, &model, chat.reading.clone(), ids.len());
+        let adapter = request.model.strip_prefix(&*engine.model).and_then(|rest| rest.strip_prefix(':'));
+        let client = ClientParams {
+            max_new_tokens: max_new_tokens.as_bytes(),
+            constraint,
+            fields,
+            adapter: adapter.filter(|adapter| !adapter.is_empty()),
+            stream: request.stream,
+            top_logprobs: request.includes_logprobs.then(|| body.present("top_logprobs").unwrap_or(b"0")),
+        };
+        let inputs = GenerateInputs::new(&model, &prompt, &request.conversation, &engine);
+        let generation = inputs.build(client, work)?;
+        let mut context = request.context(api, &model, prompt.chat.reading.clone(), prompt.ids.len());
         context.stores = request.stores && session.is_named && !self.names_rid && api.chats.records_sessions();
         if context.stores {
-            chat.stored = Some(Arc::new(stored::request_to_store(request, session.existing, &self.caller)));
+            prompt.chat.stored = Some(Arc::new(stored::request_to_store(request, session.existing, &self.caller)));
         }
         let encoder = Box::new(ResponseEncoder::new(context));
-        Ok(ApiGeneration { request: generation, chat: Some(Box::new(chat)), encoder })
+        Ok(ApiPlan::Generation(ApiGeneration { request: generation, chat: Some(Box::new(prompt.chat)), encoder }))
     }
 
     fn check_passthrough(&self) -> Result<(), RequestError> {
         if self.request.refers_to_session() { Err(error::not_for_engine()) } else { Ok(()) }
     }
 
-    fn failed_stream(&self, error: &RequestError) -> Option<String> {
+    fn encode_failed_stream(&self, error: &RequestError) -> Option<String> {
         if !self.request.stream {
             return None;
         }
@@ -250,9 +215,8 @@ impl ResponsesRequest {
         options: ParseOptions,
         prompt_tokens: usize,
     ) -> ResponseContext {
-        let stops = Stops { strings: self.stops.strings.clone(), ids: self.stops.ids.clone() };
         ResponseContext {
-            reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops },
+            reader: ReplyReader { renderer: Arc::clone(&model.renderer), options, stops: self.stops.clone() },
             tools: Arc::clone(&self.tools),
             key: TurnKey::of(&rid::fresh(), 0),
             has_turn_key: false,

@@ -26,17 +26,17 @@ impl ForwardedChat {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn of(
+    pub fn try_new(
         request: &Arc<Conversation>,
         model: &ChatModel,
         session: Option<&Session>,
         work: &Work,
     ) -> Result<Self, Stopped> {
-        let _memory = work.take(Rendering::of_variables(request).bytes())?;
-        let history = History::of(request, &model.renderer, work)?;
+        let _memory = work.take(Rendering::variables(request).bytes())?;
+        let history = History::try_new(request, &model.renderer, work)?;
         let detector = history.change_detector();
         // the engine renders all messages as text
-        let replies = AssistantMessages::of(request, 0, session, &model.renderer);
+        let replies = AssistantMessages::find(request, 0, session, &model.renderer);
         let history_changes = session
             .map(|session| detector.detect(&request.messages, &replies, session, &model.renderer))
             .unwrap_or_default();

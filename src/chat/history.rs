@@ -9,7 +9,7 @@ use super::Conversation;
 use super::canonical::canonical;
 use super::history_change::{self, ChangeDetector};
 use super::message::Message;
-use super::reply_reader;
+use super::reply_reader::RecordedReply;
 use super::returned_reply::ReplyMatcher;
 use crate::budget::{Stopped, Work};
 use crate::session::{Digest, Fingerprint, ReplyChanges, Session, Turn};
@@ -40,7 +40,7 @@ impl<'a> History<'a> {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub(super) fn of(request: &'a Conversation, renderer: &Renderer, work: &Work) -> Result<Self, Stopped> {
+    pub(super) fn try_new(request: &'a Conversation, renderer: &Renderer, work: &Work) -> Result<Self, Stopped> {
         let tools: String = request.tools.iter().flatten().map(|tool| canonical(tool) + "\n").collect();
         let in_prompt = if request.parses_tool_calls() { &*tools } else { "" };
         let digests = digests(request, &tools, renderer, work)?;
@@ -54,7 +54,7 @@ impl<'a> History<'a> {
 
     /// The detector of changes to earlier conversations of the session.
     pub(super) fn change_detector(&self) -> ChangeDetector<'_> {
-        ChangeDetector::of(self.request, self.tools, &self.digests)
+        ChangeDetector::new(self.request, self.tools, &self.digests)
     }
 
     /// The fingerprint of the conversation, which continues this turn. Only the messages from the turn's reply on are digested. `None` if
@@ -77,7 +77,7 @@ impl<'a> History<'a> {
                 if request.parses_tool_calls() && !shows_tools {
                     continue;
                 }
-                let Some(reply) = reply_reader::recorded_reply(renderer, &turn) else { continue };
+                let Some(reply) = RecordedReply::parse(renderer, &turn) else { continue };
                 let changes = matcher.changes(message, &reply).filter(|_| has_same_thoughts(message, &reply.message));
                 let Some(changes) = changes else { continue };
                 let has_same_key = message.keys().any(|key| reply.keys.contains(&key));
@@ -146,7 +146,7 @@ mod tests {
     fn thought_before_a_text_with_a_literal_think_end_is_that_of_the_reply() {
         let message = |reasoning: Option<&str>, text: &str| Message {
             reasoning: reasoning.map(str::to_owned),
-            ..Message::of("assistant", text.to_owned())
+            ..Message::new("assistant", text.to_owned())
         };
         let reply = message(Some("r"), "Use </think> now");
         for (returned, is_same) in [

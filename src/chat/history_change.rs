@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Conversation;
 use super::message::Message;
-use super::reply_reader::{self, RecordedReply};
+use super::reply_reader::RecordedReply;
 use super::returned_reply::ReplyMatcher;
 use crate::session::{Cause, Digest, Fingerprint, HistoryChange, Prefix, ReplyDigests, Session, Turn};
 use crate::tokenizer::Renderer;
@@ -59,7 +59,7 @@ pub(super) struct AssistantMessage {
 
 impl AssistantMessages {
     /// Finds the turns of the assistant messages of a request from index `start` on.
-    pub(super) fn of(request: &Conversation, start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
+    pub(super) fn find(request: &Conversation, start: usize, session: Option<&Session>, renderer: &Renderer) -> Self {
         let messages = request.messages.iter().enumerate().skip(start);
         let messages: Vec<(usize, &Message)> =
             messages.filter(|(_, message)| message.is_assistant() && has_content(message)).collect();
@@ -86,7 +86,7 @@ impl AssistantMessages {
             })
             .collect();
         let recorded = |turn: &Turn| {
-            let RecordedReply { message, keys } = reply_reader::recorded_reply(renderer, turn)?;
+            let RecordedReply { message, keys } = RecordedReply::parse(renderer, turn)?;
             Some(ReplyDigests { message: digest(&message), keys, messages: messages_before(turn) })
         };
         let found = session.sampled(&wanted, recorded);
@@ -94,7 +94,7 @@ impl AssistantMessages {
         let mut replies: HashMap<u32, Option<RecordedReply>> = HashMap::new();
         let found = messages.iter().zip(found).map(|(&(at, message), found)| {
             let by_key = found.by_key.filter(|turn| {
-                let read = || reply_reader::recorded_reply(renderer, &*session.turn(*turn)?);
+                let read = || RecordedReply::parse(renderer, &*session.turn(*turn)?);
                 let reply = replies.entry(*turn).or_insert_with(read);
                 reply.as_ref().is_some_and(|reply| matcher.changes(message, reply).is_some())
             });
@@ -127,7 +127,7 @@ impl AssistantMessages {
 impl<'a> ChangeDetector<'a> {
     /// Computes the digests of a request. `tools` is the digest of its tools. `conversations` are the digests of its prefixes, the first of
     /// them without a message.
-    pub(super) fn of(request: &Conversation, tools: Digest, conversations: &'a [Digest]) -> Self {
+    pub(super) fn new(request: &Conversation, tools: Digest, conversations: &'a [Digest]) -> Self {
         let mut state = FingerprintState::new(tools);
         let mut prefixes = Vec::with_capacity(request.messages.len());
         for (message, conversation) in request.messages.iter().zip(&conversations[1..]) {
@@ -214,7 +214,7 @@ impl<'a> ChangeDetector<'a> {
             if before.system != self.fingerprint.system || !same_tools || !self.is_shorter(before.messages) {
                 return false;
             }
-            let reply = reply_reader::recorded_reply(renderer, turn).map(|reply| reply.message);
+            let reply = RecordedReply::parse(renderer, turn).map(|reply| reply.message);
             let Some(reply) = reply.filter(|reply| reply.calls.is_empty()) else { return false };
             let reply = reply.text();
             let summary = summary_of(&reply);
@@ -331,7 +331,7 @@ mod tests {
         Message {
             calls: calls.iter().map(call).collect(),
             tool_call_id: tool_call_id.map(Into::into),
-            ..Message::of(role, text.into())
+            ..Message::new(role, text.into())
         }
     }
 
@@ -362,7 +362,7 @@ mod tests {
                 keeps_stop: false,
             };
             let conversations = vec![Digest::default(); messages.len() + 1];
-            ChangeDetector::of(&request, Digest::of(b"tools"), &conversations).fingerprint
+            ChangeDetector::new(&request, Digest::of(b"tools"), &conversations).fingerprint
         };
         let whole = fingerprint(&messages);
         for count in 0..=messages.len() {

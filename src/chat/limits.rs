@@ -12,33 +12,30 @@ use crate::config::ChatLimits;
 ///
 /// # Errors
 /// [`RequestError::LimitReached`] with the limit.
-pub(crate) fn check(messages: &[Message], limits: &ChatLimits) -> Result<(), RequestError> {
-    let reached = |count: usize, limit: Option<usize>| limit.filter(|limit| count >= *limit);
-    let replies = messages.iter().filter(|message| message.is_assistant());
-    let turns = replies.clone().count();
-    if let Some(limit) = reached(turns, limits.turns) {
-        return Err(limit_reached("turns", ("turns", turns), "turns", limit));
-    }
+pub(super) fn check(messages: &[Message], limits: &ChatLimits) -> Result<(), RequestError> {
+    let replies = || messages.iter().filter(|message| message.is_assistant());
+    check_count("turns", "turns", replies().count(), limits.turns)?;
     // only a tool result continues the loop of tool calls
     if messages.last().is_none_or(|last| last.role != "tool") {
         return Ok(());
     }
-    let tool_turns = replies.clone().filter(|message| !message.calls.is_empty()).count();
-    if let Some(limit) = reached(tool_turns, limits.tool_turns) {
-        return Err(limit_reached("tool_turns", ("turns that call tools", tool_turns), "tool-turns", limit));
-    }
-    let calls: usize = replies.map(|message| message.calls.len()).sum();
-    if let Some(limit) = reached(calls, limits.tool_calls) {
-        return Err(limit_reached("tool_calls", ("tool calls", calls), "tool-calls", limit));
-    }
-    Ok(())
+    check_count(
+        "tool_turns",
+        "turns that call tools",
+        replies().filter(|message| !message.calls.is_empty()).count(),
+        limits.tool_turns,
+    )?;
+    check_count("tool_calls", "tool calls", replies().map(|message| message.calls.len()).sum(), limits.tool_calls)
 }
 
-/// The error for a conversation with this `count`. `name` is the name of the limit in `--chat-limits`.
-fn limit_reached(limit: &'static str, (what, count): (&str, usize), name: &str, most: usize) -> RequestError {
-    let message =
-        format!("the conversation has {count} {what} and may have {most} (--chat-limits {name}); it cannot continue");
-    RequestError::LimitReached { limit, message }
+/// Checks that a count is below its limit. `counted` is the text for what is counted.
+fn check_count(limit: &'static str, counted: &str, count: usize, most: Option<usize>) -> Result<(), RequestError> {
+    let Some(most) = most.filter(|most| count >= *most) else { return Ok(()) };
+    let name = limit.replace('_', "-");
+    let message = format!(
+        "the conversation has {count} {counted} and may have {most} (--chat-limits {name}); it cannot continue"
+    );
+    Err(RequestError::LimitReached { limit, message })
 }
 
 #[cfg(test)]
@@ -61,7 +58,7 @@ mod tests {
                 'c' => ("assistant", 1),
                 _ => ("assistant", 2),
             };
-            Message { calls: (0..calls).map(|_| call()).collect(), ..Message::of_parts(role, Vec::new()) }
+            Message { calls: (0..calls).map(|_| call()).collect(), ..Message::from_parts(role, Vec::new()) }
         });
         check(&messages.collect::<Vec<_>>(), &config.chat.chat_limits).is_ok()
     }

@@ -6,10 +6,8 @@ use std::collections::HashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
-use super::media::MediaPart;
 use crate::json::Value;
-use crate::session::Digest;
-use crate::session::TurnKey;
+use crate::session::{Digest, TurnKey};
 use crate::tokenizer::{Content, TextOrigin};
 
 /// A message of a conversation.
@@ -46,16 +44,41 @@ pub struct MessageToolCall {
     pub arguments: String,
 }
 
+/// A content part that only the engine can render. tokentap does not read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaPart {
+    /// The number of texts of the message before the part.
+    pub at: usize,
+    /// The part, in the format of the engine's chat endpoint.
+    pub part: Value,
+}
+
+impl MediaPart {
+    /// An image. `url` may be a `data:` URL. `detail` is the resolution that the client asks for.
+    #[must_use]
+    pub fn image(at: usize, url: &str, detail: Option<&str>) -> Self {
+        let image = [("url", url)].into_iter().chain(detail.map(|detail| ("detail", detail)));
+        let image = Value::object(image.map(|(name, text)| (name, text.into())));
+        Self { at, part: Value::object([("type", "image_url".into()), ("image_url", image)]) }
+    }
+
+    /// `type` of the part.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.part.get_str("type").unwrap_or_default()
+    }
+}
+
 impl Message {
     /// A message with a text.
     #[must_use]
-    pub fn of(role: &str, text: String) -> Self {
-        Self::of_parts(role, vec![text])
+    pub fn new(role: &str, text: String) -> Self {
+        Self::from_parts(role, vec![text])
     }
 
     /// A message with the texts of its parts.
     #[must_use]
-    pub fn of_parts(role: &str, texts: Vec<String>) -> Self {
+    pub fn from_parts(role: &str, texts: Vec<String>) -> Self {
         Self {
             role: role.to_owned(),
             in_parts: texts.len() > 1,
@@ -72,7 +95,7 @@ impl Message {
     /// A message with texts, and with parts that only the engine can render.
     #[must_use]
     pub fn with_media(role: &str, texts: Vec<String>, media: Vec<MediaPart>) -> Self {
-        Self { media, ..Self::of_parts(role, texts) }
+        Self { media, ..Self::from_parts(role, texts) }
     }
 
     /// The digest of an assistant message without the messages before it. White space around the text does not count; the name counts if
@@ -94,7 +117,7 @@ impl Message {
     #[must_use]
     pub fn without_text(&self) -> Self {
         let (tool_call_id, name) = (self.tool_call_id.clone(), self.name.clone());
-        Self { tool_call_id, name, ..Self::of_parts(&self.role, Vec::new()) }
+        Self { tool_call_id, name, ..Self::from_parts(&self.role, Vec::new()) }
     }
 
     /// Whether it has no text, no tool calls and no media.
@@ -133,7 +156,7 @@ impl Message {
         let origin = if self.is_tool_result() { TextOrigin::Tool } else { TextOrigin::Person };
         let string = |text: &str| Value::String(marks.mark(text, origin).into_owned());
         let content = if self.in_parts && parts {
-            let part = |text: &String| object([("type", "text".into()), ("text", string(text))]);
+            let part = |text: &String| Value::object([("type", "text".into()), ("text", string(text))]);
             Value::Array(self.texts.iter().map(part).collect())
         } else {
             match &self.texts[..] {
@@ -144,7 +167,7 @@ impl Message {
         let mut members = vec![("role", string(&self.role)), ("content", content)];
         if self.role == "user" {
             // SGLang drops all other members of a user message
-            return object(members);
+            return Value::object(members);
         }
         if let Some(id) = &self.tool_call_id {
             members.push(("tool_call_id", string(id)));
@@ -159,7 +182,7 @@ impl Message {
             let calls: Vec<Value> = self.calls.iter().map(|call| call.template_value(marks)).collect();
             members.push(("tool_calls", calls.into()));
         }
-        object(members)
+        Value::object(members)
     }
 
     /// The digests of the keys that the message of an assistant carries: keys of turns, and the ids of its calls.
@@ -245,10 +268,10 @@ impl MessageToolCall {
             _ if text.is_empty() => Value::Object(Vec::new()),
             _ => Value::String(self.arguments.clone()),
         };
-        let function = object([("name", self.name.as_str().into()), ("arguments", arguments)]);
+        let function = Value::object([("name", self.name.as_str().into()), ("arguments", arguments)]);
         let id = self.id.as_deref().map(|id| ("id", id.into()));
         let members = id.into_iter().chain([("type", "function".into()), ("function", function)]);
-        marks.mark_all(&object(members), TextOrigin::Person)
+        marks.mark_all(&Value::object(members), TextOrigin::Person)
     }
 
     /// The arguments in canonical form; unchanged except for outer white space if they are not JSON.
@@ -260,6 +283,38 @@ impl MessageToolCall {
     }
 }
 
-fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chat::system_messages::fold_system_messages;
+
+    fn message(texts: &[&str], media: Vec<MediaPart>) -> Message {
+        Message::with_media("user", texts.iter().map(|&text| text.to_owned()).collect(), media)
+    }
+
+    #[test]
+    fn digest_depends_on_the_media_and_their_places() {
+        let image = |at, url| MediaPart::image(at, url, None);
+        let messages = [
+            message(&["a", "b"], vec![]),
+            message(&["a", "b"], vec![image(0, "u")]),
+            message(&["a", "b"], vec![image(1, "u")]),
+            message(&["a", "b"], vec![image(1, "v")]),
+            message(&["a", "b"], vec![MediaPart::image(1, "u", Some("low"))]),
+            message(&["a", "b"], vec![image(1, "u"), image(1, "u")]),
+        ];
+        let digest = |message: &Message| message.digest(Digest::default(), &HashMap::new());
+        let digests: std::collections::HashSet<_> = messages.iter().map(digest).collect();
+        assert_eq!(digests.len(), messages.len());
+        assert_eq!(digest(&messages[1]), digest(&messages[1].clone()));
+    }
+
+    #[test]
+    fn folded_system_message_keeps_the_place_of_the_media() {
+        let assistant = Message::new("assistant", "a".to_owned());
+        let system = Message::new("system", "s".to_owned());
+        let image = MediaPart::image(1, "u", None);
+        let folded = fold_system_messages(vec![assistant, system, message(&["b", "c"], vec![image])]);
+        assert_eq!((folded[1].texts.len(), folded[1].media[0].at), (3, 2), "the reminder comes before the texts");
+    }
 }

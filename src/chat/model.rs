@@ -88,8 +88,11 @@ impl ChatModel {
     #[must_use]
     pub fn describe(&self) -> String {
         let trial = self.renderer.check_continuation();
-        let drops_thinking =
-            if self.renderer.drops_thinking() { "; the template drops thoughts once a user says more" } else { "" };
+        let drops_thinking = if self.renderer.features().drops_thinking {
+            "; the template drops thoughts once a user says more"
+        } else {
+            ""
+        };
         format!(
             "family {}, tool calls {}, thinking {}; what follows a turn is rendered alone: for users {}, for tools {}{drops_thinking}",
             self.renderer.family().name(),

@@ -17,7 +17,7 @@ use super::history::{ContinuedTurn, History, has_same_thoughts};
 use super::history_change::{AssistantMessage, AssistantMessages};
 use super::model::ChatModel;
 use super::rendering::Rendering;
-use super::reply_reader::{self, ParserSettings};
+use super::reply_reader::{ParserSettings, RecordedReply};
 use super::returned_reply::ReplyMatcher;
 use crate::budget::Work;
 use crate::config::EarlierThinking;
@@ -97,42 +97,18 @@ impl<'a> PromptBuilder<'a> {
     /// Renders the whole conversation and returns its token ids.
     ///
     /// # Errors
-    /// [`RequestError`] if the template or the tokenizer refuses the conversation.
-    pub fn render_whole(&self, request: &Conversation) -> Result<Vec<u32>, RequestError> {
-        self.render_whole_within(request, PromptLimits { work: &Work::unlimited(), context: None })
-    }
-
-    /// The same within limits.
-    ///
-    /// # Errors
-    /// Like [`Self::render_whole`], or if a limit is reached.
-    pub fn render_whole_within(
-        &self,
-        request: &Conversation,
-        limits: PromptLimits<'_>,
-    ) -> Result<Vec<u32>, RequestError> {
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if a limit is reached.
+    pub fn render_whole(&self, request: &Conversation, limits: PromptLimits<'_>) -> Result<Vec<u32>, RequestError> {
         Ok(self.tokens(request, None, &[], limits)?.unwrap_or_default().prompt.ids)
     }
 
     /// Builds the prompt of a request.
     ///
     /// # Errors
-    /// [`RequestError`] if the template or the tokenizer refuses the conversation.
-    pub fn prepare(&self, request: &Conversation) -> Result<PreparedPrompt, RequestError> {
-        self.prepare_within(request, PromptLimits { work: &Work::unlimited(), context: None })
-    }
-
-    /// The same within limits.
-    ///
-    /// # Errors
-    /// Like [`Self::prepare`], or if a limit is reached.
-    pub fn prepare_within(
-        &self,
-        request: &Conversation,
-        limits: PromptLimits<'_>,
-    ) -> Result<PreparedPrompt, RequestError> {
-        let variables = self.take(Rendering::of_variables(request), 0, limits)?;
-        let history = History::of(request, self.renderer, limits.work)?;
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if a limit is reached.
+    pub fn prepare(&self, request: &Conversation, limits: PromptLimits<'_>) -> Result<PreparedPrompt, RequestError> {
+        let variables = self.reserve(Rendering::variables(request), 0, limits)?;
+        let history = History::try_new(request, self.renderer, limits.work)?;
         let conversation = history.conversation();
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());
@@ -144,7 +120,7 @@ impl<'a> PromptBuilder<'a> {
             Some(ids) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
             None => {
                 let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
-                replies = AssistantMessages::of(request, start, session, self.renderer);
+                replies = AssistantMessages::find(request, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
                 drop(variables);
                 let mut tokens = self.tokens(request, continued.as_ref(), &spliced, limits);
@@ -159,7 +135,7 @@ impl<'a> PromptBuilder<'a> {
                     None => {
                         // the template does not separate turns: the conversation is rendered as text
                         continued = None;
-                        replies = AssistantMessages::of(request, 0, session, self.renderer);
+                        replies = AssistantMessages::find(request, 0, session, self.renderer);
                         self.tokens(request, None, &[], limits)?.unwrap_or_default()
                     }
                 }
@@ -247,7 +223,7 @@ impl<'a> PromptBuilder<'a> {
             if !fits {
                 return None;
             }
-            let reply = reply_reader::recorded_reply(self.renderer, &turn)?;
+            let reply = RecordedReply::parse(self.renderer, &turn)?;
             let returned = &request.messages[message.at];
             let changes = matcher.changes(returned, &reply).filter(|_| has_same_thoughts(returned, &reply.message))?;
             *used.entry(turn.id).or_default() += 1;
@@ -260,7 +236,7 @@ impl<'a> PromptBuilder<'a> {
     fn must_branch(&self, request: &Conversation, continued: &ContinuedTurn) -> bool {
         self.earlier_thinking == EarlierThinking::Branch
             && continued.has_thought
-            && self.renderer.drops_thinking()
+            && self.renderer.features().drops_thinking
             && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
     }
 

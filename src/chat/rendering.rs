@@ -24,7 +24,7 @@ pub(super) struct Rendering {
 
 impl Rendering {
     /// Adds messages.
-    pub(super) fn of_messages(mut self, messages: &[Message]) -> Self {
+    pub(super) fn with_messages(mut self, messages: &[Message]) -> Self {
         for message in messages {
             let calls = message.calls.iter().flat_map(|call| [&call.name, &call.arguments]);
             let members = [&message.role].into_iter().chain(&message.name).chain(&message.reasoning);
@@ -42,12 +42,12 @@ impl Rendering {
     }
 
     /// The variables of the template.
-    pub(super) fn of_variables(request: &Conversation) -> Self {
-        Self::default().of_values(request.template_variables.iter().map(|(_, value)| value))
+    pub(super) fn variables(request: &Conversation) -> Self {
+        Self::default().with_values(request.template_variables.iter().map(|(_, value)| value))
     }
 
     /// Adds values.
-    pub(super) fn of_values<'a>(mut self, values: impl Iterator<Item = &'a Value>) -> Self {
+    pub(super) fn with_values<'a>(mut self, values: impl Iterator<Item = &'a Value>) -> Self {
         values.for_each(|value| self.value(value));
         self
     }
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn roles_and_names_are_counted() {
-        let bytes = |message: &Message| Rendering::default().of_messages(std::slice::from_ref(message)).bytes();
-        let short = Message::of("user", "a".to_owned());
+        let bytes = |message: &Message| Rendering::default().with_messages(std::slice::from_ref(message)).bytes();
+        let short = Message::new("user", "a".to_owned());
         let role = Message { role: "r".repeat(1000), ..short.clone() };
         let name = Message { name: Some("n".repeat(1000)), ..short.clone() };
         for long in [role, name] {

@@ -1,19 +1,19 @@
-//! Parses messages from sampled tokens.
+//! Parses messages from sampled tokens, whole or while they arrive.
 
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::engine::sglang::request::SamplingParam;
-use crate::json::Value;
-use crate::parse::{Event, Format, Grammar, Message as ParsedMessage, ParameterTypes, Think, parse_calls};
-use crate::session::{ParseOptions, Turn};
-use crate::tokenizer::{Renderer, TokenizerError};
-
 use super::Conversation;
 use super::message::{Message, MessageToolCall, call_key};
 use super::sampled_text::SampledText;
-use crate::session::{Digest, TurnKey};
+use crate::engine::sglang::request::SamplingParam;
+use crate::json::Value;
+use crate::parse::{
+    Event, Format, Grammar, Message as ParsedMessage, ParameterTypes, StreamingParser, Think, ToolCall, parse_calls,
+};
+use crate::session::{Digest, ParseOptions, Turn, TurnKey};
+use crate::tokenizer::{Renderer, TokenizerError};
 
 /// The format of forced tool calls: the reply is a JSON list of calls.
 pub const CALLS_IN_JSON: &str = "json";
@@ -46,27 +46,11 @@ impl ParserSettings {
     }
 }
 
-/// How a reply ended. It decides whether a stop token or a stop string is removed from its text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplyEnd<'a> {
-    /// The finish reason, if it is known.
-    pub finish: Option<&'a str>,
-    /// The stop strings of the request.
-    pub stops: &'a [String],
-    /// The stop tokens of the request.
-    pub stop_ids: &'a [u32],
-}
-
-impl ReplyEnd<'_> {
-    fn stopped(&self) -> bool {
-        self.finish == Some("stop")
-    }
-
-    /// The engine aborted the reply. Text that waits for what follows it, such as the start of a call, is then not part of the message.
-    #[must_use]
-    pub fn is_aborted(&self) -> bool {
-        self.finish == Some("abort")
-    }
+/// The types of the parameters of the tools of a request; `None` if the format does not need them.
+fn parameter_types(format: Option<&str>, request: &Conversation) -> Option<Arc<str>> {
+    let format: Format = format?.parse().ok().filter(|format: &Format| format.has_text_values())?;
+    let types = ParameterTypes::new(format, request.tools.as_deref().unwrap_or_default());
+    Some(types.to_string().into())
 }
 
 /// The stop strings and stop tokens of a request.
@@ -81,7 +65,7 @@ pub struct Stops {
 impl Stops {
     /// Reads them from the sampling parameters of a request to the engine, which are JSON text.
     #[must_use]
-    pub fn of(sampling: &[u8]) -> Self {
+    pub fn from_sampling(sampling: &[u8]) -> Self {
         let sampling = Value::parse(sampling).unwrap_or_default();
         let param = |param: SamplingParam| sampling.get(param.name());
         Self::new(param(SamplingParam::Stop), param(SamplingParam::StopTokenIds))
@@ -113,63 +97,156 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// How a sequence with this finish reason ended.
-    #[must_use]
-    pub fn end<'a>(&'a self, finish: Option<&'a str>) -> ReplyEnd<'a> {
-        ReplyEnd { finish, stops: &self.stops.strings, stop_ids: &self.stops.ids }
-    }
-
-    /// Parses the message of a whole sequence.
+    /// Parses the message of a whole sequence. `finish` is its finish reason.
     ///
     /// # Errors
     /// If the tokenizer cannot decode a token.
     pub fn message(&self, ids: &[u32], finish: Option<&str>) -> Result<ParsedMessage, TokenizerError> {
-        parse_reply(&self.renderer, ids, &self.options, self.end(finish))
+        self.rules().message(ids, finish)
     }
 
-    /// The id of the call at index `at` of a message. `model_id` is the id that the model wrote, if any. `sequence` is the engine's request
-    /// id and the index of the sequence.
+    /// The id of the call at index `at` of a message. `model_id` is the id that the model wrote, if any. The engine's request id and the
+    /// `index` of the sequence identify the sequence.
     #[must_use]
-    pub fn call_id(&self, model_id: Option<&str>, at: usize, sequence: (&str, usize)) -> String {
-        call_id(model_id, at, sequence, &self.options)
+    pub fn call_id(&self, model_id: Option<&str>, at: usize, rid: &str, index: usize) -> String {
+        call_id(model_id, at, rid, index, &self.options)
+    }
+
+    fn rules(&self) -> ReplyRules<'_> {
+        ReplyRules { renderer: &self.renderer, options: &self.options, stops: &self.stops }
     }
 }
 
-/// The tokens of a reply without the stop token that ended it, because the client does not get its text.
-#[must_use]
-pub fn without_stop_token<'a>(
-    renderer: &Renderer,
-    ids: &'a [u32],
-    options: &ParseOptions,
-    end: ReplyEnd<'_>,
-) -> &'a [u32] {
-    match ids.split_last() {
-        Some((last, before)) if end.stopped() && !options.keep_stop && is_stop_token(renderer, *last, end) => before,
-        _ => ids,
+/// The fields of a [`ReplyReader`], borrowed.
+#[derive(Debug, Clone, Copy)]
+struct ReplyRules<'a> {
+    renderer: &'a Renderer,
+    options: &'a ParseOptions,
+    stops: &'a Stops,
+}
+
+impl ReplyRules<'_> {
+    fn message(self, ids: &[u32], finish: Option<&str>) -> Result<ParsedMessage, TokenizerError> {
+        // a sequence without a finish reason has ended, too
+        let events = ReplyStream::start(self).read(self, ids, Some(finish.unwrap_or_default()))?;
+        Ok(events.into_iter().collect())
+    }
+
+    /// The tokens without the stop token that ended the reply, because the client does not get its text.
+    fn without_stop_token<'i>(self, ids: &'i [u32], finish: Option<&str>) -> &'i [u32] {
+        let is_stop = |id: u32| self.renderer.tokenizer().is_special(id) || self.stops.ids.contains(&id);
+        match ids.split_last() {
+            Some((last, before)) if finish == Some("stop") && !self.options.keep_stop && is_stop(*last) => before,
+            _ => ids,
+        }
+    }
+
+    /// The grammar of the text of a reply.
+    fn grammar(self) -> Grammar {
+        let Self { renderer, options, .. } = self;
+        let format: Option<Format> = options.format.as_deref().and_then(|name| name.parse().ok());
+        let think = renderer.family().think().filter(|_| options.separate || options.format.is_some());
+        let think = think.map(|(start, end)| Think { start: start.to_owned(), end: end.to_owned() });
+        let parameters = options.parameters.as_ref().and_then(|types| types.parse().ok()).map(Arc::new);
+        let grammar = Grammar { format, parameters, think, opened: options.opened, ..Grammar::default() };
+        let has_token = |marker: &&str| renderer.tokenizer().is_added(marker);
+        Grammar { tokens: grammar.markers().filter(has_token).map(Box::from).collect(), ..grammar }
+    }
+
+    /// Whether the reply is a JSON list of forced calls.
+    fn is_call_list(self) -> bool {
+        self.options.format.as_deref() == Some(CALLS_IN_JSON)
     }
 }
 
-fn is_stop_token(renderer: &Renderer, id: u32, end: ReplyEnd<'_>) -> bool {
-    renderer.tokenizer().is_special(id) || end.stop_ids.contains(&id)
+/// Parses the message of one sequence while its tokens arrive.
+#[derive(Debug)]
+pub(crate) struct ReplyStream {
+    /// The text that is not parsed. It may be the start of a stop string.
+    text: SampledText,
+    /// `None` after the end of the sequence.
+    parser: Option<StreamingParser>,
+    /// Content that may be a JSON list of forced calls. It is parsed at the end.
+    content: Vec<Event>,
 }
 
-/// The text before the stop string that ended the reply. As in the engine, this is the first string of the list that occurs in the text,
-/// not the string that occurs first in the text.
-#[must_use]
-pub fn without_stop_string<'a>(text: &'a str, options: &ParseOptions, end: ReplyEnd<'_>) -> &'a str {
-    if !end.stopped() || options.keep_stop {
-        return text;
+impl ReplyStream {
+    /// A parser at the start of a sequence.
+    #[must_use]
+    pub(crate) fn new(reader: &ReplyReader) -> Self {
+        Self::start(reader.rules())
     }
-    let found = end.stops.iter().filter(|stop| !stop.is_empty()).find_map(|stop| text.find(stop.as_str()));
-    found.map_or(text, |at| &text[..at])
+
+    /// Parses new tokens. `finish` is the finish reason, if they are the last ones. Tokens after the end are ignored. The text of an aborted
+    /// reply that waits for what follows it, such as the start of a call, is not part of the message.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot decode a token.
+    pub(crate) fn push(
+        &mut self,
+        reader: &ReplyReader,
+        ids: &[u32],
+        finish: Option<&str>,
+    ) -> Result<Vec<Event>, TokenizerError> {
+        self.read(reader.rules(), ids, finish)
+    }
+
+    fn start(rules: ReplyRules<'_>) -> Self {
+        let grammar = rules.grammar();
+        Self {
+            text: SampledText::new(rules.renderer.tokenizer(), &grammar, rules.options.skip_special),
+            parser: Some(grammar.stream()),
+            content: Vec::new(),
+        }
+    }
+
+    fn read(&mut self, rules: ReplyRules<'_>, ids: &[u32], finish: Option<&str>) -> Result<Vec<Event>, TokenizerError> {
+        let tokenizer = rules.renderer.tokenizer();
+        self.text.push(tokenizer, rules.without_stop_token(ids, finish))?;
+        let mut events = Vec::new();
+        let Some(parser) = &mut self.parser else { return Ok(events) };
+        let stops: &[String] = if rules.options.keep_stop { &[] } else { &rules.stops.strings };
+        let is_last = !matches!(finish, None | Some("abort"));
+        if is_last {
+            self.text.finish(tokenizer)?;
+            let length = length_before_stop(self.text.text(), stops, finish);
+            self.text.parse(length, parser, &mut events);
+            if let Some(parser) = self.parser.take() {
+                parser.finish(&mut events);
+            }
+        } else {
+            let length = length_before_possible_stop(self.text.text(), stops);
+            self.text.parse(self.text.before_cut_marker(length), parser, &mut events);
+        }
+        if rules.is_call_list() {
+            self.content.extend(events.extract_if(.., |event| matches!(event, Event::Content(_))));
+            if is_last {
+                events.extend(forced_calls(std::mem::take(&mut self.content)));
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// Parses content as a JSON list of calls, or as one call. Other content stays text.
+fn forced_calls(content: Vec<Event>) -> Vec<Event> {
+    let message: ParsedMessage = content.into_iter().collect();
+    match parse_calls(message.content.trim()) {
+        Some(calls) => calls.into_iter().flat_map(ToolCall::into_events).collect(),
+        None if message.content.is_empty() => Vec::new(),
+        None => vec![Event::Content(message.content)],
+    }
+}
+
+/// The length in bytes of the text before the stop string that ended the reply. As in the engine, this is the first string of the list that
+/// occurs in the text, not the string that occurs first in the text.
+fn length_before_stop(text: &str, stops: &[String], finish: Option<&str>) -> usize {
+    let mut stops = stops.iter().filter(|stop| finish == Some("stop") && !stop.is_empty());
+    stops.find_map(|stop| text.find(stop.as_str())).unwrap_or(text.len())
 }
 
 /// The length in bytes of the text before a stop string, or before what may be the start of one.
-#[must_use]
-pub(super) fn length_without_stop(text: &str, stops: &[String], keep_stop: bool) -> usize {
-    if keep_stop {
-        return text.len();
-    }
+fn length_before_possible_stop(text: &str, stops: &[String]) -> usize {
     let lengths = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| {
         if let Some(at) = text.find(stop.as_str()) {
             return at;
@@ -184,67 +261,6 @@ pub(super) fn length_without_stop(text: &str, stops: &[String], keep_stop: bool)
     lengths.min().unwrap_or(text.len())
 }
 
-/// The grammar by which the text of a reply is parsed.
-#[must_use]
-pub fn grammar(renderer: &Renderer, options: &ParseOptions) -> Grammar {
-    let format: Option<Format> = options.format.as_deref().and_then(|name| name.parse().ok());
-    let think = renderer.family().think().filter(|_| options.separate || options.format.is_some());
-    let think = think.map(|(start, end)| Think { start: start.to_owned(), end: end.to_owned() });
-    let parameters = options.parameters.as_ref().and_then(|types| types.parse().ok()).map(Arc::new);
-    let grammar = Grammar { format, parameters, think, opened: options.opened, ..Grammar::default() };
-    let has_token = |marker: &&str| renderer.tokenizer().is_added(marker);
-    Grammar { tokens: grammar.markers().filter(has_token).map(Box::from).collect(), ..grammar }
-}
-
-/// The types of the parameters of the tools of a request; `None` if the format does not need them.
-fn parameter_types(format: Option<&str>, request: &Conversation) -> Option<Arc<str>> {
-    let format: Format = format?.parse().ok().filter(|format: &Format| format.has_text_values())?;
-    let types = ParameterTypes::of(format, request.tools.as_deref().unwrap_or_default());
-    Some(types.to_string().into())
-}
-
-/// Whether the reply is a JSON list of forced calls.
-#[must_use]
-pub fn is_call_list(options: &ParseOptions) -> bool {
-    options.format.as_deref() == Some(CALLS_IN_JSON)
-}
-
-/// Parses the content of a message as a JSON list of calls, or as one call. Other content stays text.
-#[must_use]
-pub fn parse_call_list(message: ParsedMessage) -> ParsedMessage {
-    match parse_calls(message.content.trim()) {
-        Some(calls) => ParsedMessage { content: String::new(), calls, ..message },
-        None => message,
-    }
-}
-
-/// Parses the message of a reply from all its tokens.
-///
-/// # Errors
-/// [`TokenizerError`] if a token cannot be decoded.
-fn parse_reply(
-    renderer: &Renderer,
-    ids: &[u32],
-    options: &ParseOptions,
-    end: ReplyEnd<'_>,
-) -> Result<ParsedMessage, TokenizerError> {
-    let (tokenizer, grammar) = (renderer.tokenizer(), grammar(renderer, options));
-    let mut text = SampledText::new(tokenizer, &grammar, options.skip_special);
-    let (mut parser, mut events) = (grammar.stream(), Vec::new());
-    text.push(tokenizer, without_stop_token(renderer, ids, options, end))?;
-    if end.is_aborted() {
-        let length = length_without_stop(text.text(), end.stops, options.keep_stop);
-        text.parse(text.before_cut_marker(length), &mut parser, &mut events);
-        events.retain(|event| !(is_call_list(options) && matches!(event, Event::Content(_))));
-        return Ok(events.into_iter().collect());
-    }
-    text.finish(tokenizer)?;
-    text.parse(without_stop_string(text.text(), options, end).len(), &mut parser, &mut events);
-    parser.finish(&mut events);
-    let message: ParsedMessage = events.into_iter().collect();
-    Ok(if is_call_list(options) { parse_call_list(message) } else { message })
-}
-
 /// The reply of a turn, as the client received it.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedReply {
@@ -254,28 +270,30 @@ pub(super) struct RecordedReply {
     pub(super) keys: Vec<Digest>,
 }
 
-/// The reply of a turn. `None` if the turn is not part of a chat or cannot be decoded.
-#[must_use]
-pub(super) fn recorded_reply(renderer: &Renderer, turn: &Turn) -> Option<RecordedReply> {
-    let options = &turn.about.chat.as_ref()?.reading;
-    let stops = turn.about.sampling.as_ref().map(|sampling| Stops::of(sampling.as_bytes())).unwrap_or_default();
-    let end = ReplyEnd { finish: turn.about.finish.as_deref(), stops: &stops.strings, stop_ids: &stops.ids };
-    let parsed = parse_reply(renderer, &turn.response, options, end).ok()?;
-    let sequence = (turn.about.rid.as_deref().unwrap_or_default(), turn.about.index as usize);
-    let mut keys = vec![TurnKey::of(sequence.0, sequence.1).digest()];
-    let calls = parsed.calls.into_iter().enumerate().map(|(at, call)| {
-        let id = call_id(call.id.as_deref(), at, sequence, options);
-        keys.extend(Some(call_key(&id)).filter(|key| call.id.is_none() && !keys.contains(key)));
-        MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
-    });
-    let calls = calls.collect();
-    let message = Message { reasoning: parsed.reasoning, calls, ..Message::of("assistant", parsed.content) };
-    Some(RecordedReply { message, keys })
+impl RecordedReply {
+    /// Parses the reply of a turn. `None` if the turn is not part of a chat or cannot be decoded.
+    pub(super) fn parse(renderer: &Renderer, turn: &Turn) -> Option<Self> {
+        let about = &turn.about;
+        let options = &about.chat.as_ref()?.reading;
+        let stops = about.sampling.as_ref().map(|sampling| Stops::from_sampling(sampling.as_bytes()));
+        let rules = ReplyRules { renderer, options, stops: &stops.unwrap_or_default() };
+        let parsed = rules.message(&turn.response, about.finish.as_deref()).ok()?;
+        let (rid, index) = (about.rid.as_deref().unwrap_or_default(), about.index as usize);
+        let mut keys = vec![TurnKey::of(rid, index).digest()];
+        let calls = parsed.calls.into_iter().enumerate().map(|(at, call)| {
+            let id = call_id(call.id.as_deref(), at, rid, index, options);
+            keys.extend(Some(call_key(&id)).filter(|key| call.id.is_none() && !keys.contains(key)));
+            MessageToolCall { id: Some(id), name: call.name, arguments: call.arguments }
+        });
+        let calls = calls.collect();
+        let message = Message { reasoning: parsed.reasoning, calls, ..Message::new("assistant", parsed.content) };
+        Some(Self { message, keys })
+    }
 }
 
 /// The id of a call: the id that the model wrote, or a hash of the sequence and the index of the call, so that the same reply always gets
-/// the same ids. `rid` and `index` identify the sequence.
-fn call_id(model_id: Option<&str>, at: usize, (rid, index): (&str, usize), options: &ParseOptions) -> String {
+/// the same ids.
+fn call_id(model_id: Option<&str>, at: usize, rid: &str, index: usize, options: &ParseOptions) -> String {
     if let Some(id) = model_id {
         return id.to_owned();
     }
@@ -296,6 +314,9 @@ mod tests {
 
     #[test]
     fn arguments_of_forced_calls_are_read_as_those_of_other_calls() {
+        let parsed = |content: &str| -> ParsedMessage {
+            forced_calls(vec![Event::Content(content.to_owned())]).into_iter().collect()
+        };
         let table = [
             (r#"[{"name": "f", "parameters": {"q": 1}}]"#, r#"{"q": 1}"#, false),
             (r#" {"name": "f", "parameters": "{\"q\": 1}"} "#, r#"{"q": 1}"#, false),
@@ -304,25 +325,23 @@ mod tests {
             (r#"[{"name": "f", "parameters": [1]}]"#, "[1]", true),
         ];
         for (content, arguments, error) in table {
-            let message = ParsedMessage { content: content.to_owned(), ..ParsedMessage::default() };
-            let parsed = parse_call_list(message);
+            let parsed = parsed(content);
             assert_eq!((&*parsed.calls[0].arguments, parsed.calls[0].error), (arguments, error), "{content}");
             assert_eq!(parsed.content, "");
         }
         for content in ["[]", "[1]", r#"[{"parameters": {}}]"#, "text"] {
             let message = ParsedMessage { content: content.to_owned(), ..ParsedMessage::default() };
-            assert_eq!(parse_call_list(message.clone()), message);
+            assert_eq!(parsed(content), message);
         }
     }
 
     #[test]
     fn text_ends_at_the_first_stop_string_of_the_list_as_in_the_engine() {
-        let options = ParseOptions::default();
         for (stops, expected) in [(&["oo", "foo"][..], "xf"), (&["foo", "oo"], "x"), (&["", "y"], "xfoo")] {
             let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
-            let end = ReplyEnd { finish: Some("stop"), stops: &stops, stop_ids: &[] };
-            assert_eq!(without_stop_string("xfoo", &options, end), expected, "{stops:?}");
-            assert_eq!(without_stop_string("xfoo", &options, ReplyEnd { finish: None, ..end }), "xfoo");
+            let text = |finish| &"xfoo"[..length_before_stop("xfoo", &stops, finish)];
+            assert_eq!(text(Some("stop")), expected, "{stops:?}");
+            assert_eq!(text(None), "xfoo");
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct ReplyMatcher<'a> {
 impl<'a> ReplyMatcher<'a> {
     pub(super) fn new(request: &'a Conversation, renderer: &Renderer) -> Self {
         let tools = request.tools.as_deref().unwrap_or_default();
-        Self { tools, shows_names: renderer.shows_assistant_names() }
+        Self { tools, shows_names: renderer.features().shows_assistant_names }
     }
 
     /// What the client changed in the reply that `message` repeats; `None` if the message is not the reply. Thoughts are not compared.
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn message(text: &str, calls: &[MessageToolCall]) -> Message {
-        Message { calls: calls.to_vec(), ..Message::of("assistant", text.to_owned()) }
+        Message { calls: calls.to_vec(), ..Message::new("assistant", text.to_owned()) }
     }
 
     /// The names of the changes; `None` if the message is not the reply.
@@ -216,9 +216,9 @@ mod tests {
     #[test]
     fn key_of_the_session_does_not_make_other_roles_and_images_replies() {
         let sampled = message("Rain.", &[]);
-        let user = Message { turn_keys: vec![key()], ..Message::of("user", "Rain.".into()) };
+        let user = Message { turn_keys: vec![key()], ..Message::new("user", "Rain.".into()) };
         assert_eq!(changes(&user, &sampled), None);
-        let image = crate::chat::media::MediaPart::image(0, "u", None);
+        let image = crate::chat::message::MediaPart::image(0, "u", None);
         assert_eq!(changes(&Message { media: vec![image], ..message("Rain.", &[]) }, &sampled), None);
     }
 

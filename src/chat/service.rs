@@ -13,7 +13,8 @@ use super::{Conversation, RequestError, limits};
 use crate::budget::Work;
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::session::{Chat, Session};
+use crate::session::Session;
+use crate::tokenizer::TemplateFeatures;
 
 /// Replies of a session that may be parsed on a runtime thread. After a restart no reply of a session is parsed yet, and more of them would
 /// block the thread for too long.
@@ -29,15 +30,6 @@ pub struct RequestSession<'a> {
     /// Parts that only the engine can render are left out of the prompt, because the engine's own chat endpoint renders the conversation.
     /// The prompt then shows only how the reply begins. Without this, a conversation with such parts is not supported.
     pub omits_media: bool,
-}
-
-/// A prompt, and the chat that its turn records.
-#[derive(Debug)]
-pub struct ChatPrompt {
-    /// The token ids of the prompt.
-    pub ids: Arc<[u32]>,
-    /// The chat to record with the turn.
-    pub chat: Chat,
 }
 
 /// The shared state of all APIs that have conversations.
@@ -84,21 +76,12 @@ impl ChatService {
         }
     }
 
-    /// Whether the template shows system messages between other messages.
+    /// What the template does with messages.
     #[must_use]
-    pub fn shows_system_messages(&self) -> bool {
+    pub fn template_features(&self) -> TemplateFeatures {
         match &**self.chats.borrow() {
-            Chats::Rendered(model) => model.renderer.shows_system_messages(),
-            Chats::Forwarded(_) => false,
-        }
-    }
-
-    /// Whether the template has the role `developer`.
-    #[must_use]
-    pub fn has_developer_role(&self) -> bool {
-        match &**self.chats.borrow() {
-            Chats::Rendered(model) => model.renderer.has_developer_role(),
-            Chats::Forwarded(_) => false,
+            Chats::Rendered(model) => model.renderer.features(),
+            Chats::Forwarded(_) => TemplateFeatures::default(),
         }
     }
 
@@ -131,30 +114,27 @@ impl ChatService {
         conversation: &Arc<Conversation>,
         session: RequestSession<'_>,
         work: &Work,
-    ) -> Result<ChatPrompt, RequestError> {
+    ) -> Result<PreparedPrompt, RequestError> {
         let limits = PromptLimits { work, context: model.context };
         if session.omits_media {
-            let prepared = PromptBuilder::without_session(model).prepare_within(conversation, limits)?;
-            let PreparedPrompt { ids, chat, .. } = prepared;
-            return Ok(ChatPrompt { ids, chat });
+            return PromptBuilder::without_session(model).prepare(conversation, limits);
         }
         check_media(conversation)?;
-        let prepared = self.builder(model, session).prepare_within(conversation, limits)?;
-        self.metrics.chat.prompts.with_label_values(&[prepared.how()]).inc();
-        let PreparedPrompt { ids, chat, continues, .. } = prepared;
+        let prompt = self.builder(model, session).prepare(conversation, limits)?;
+        self.metrics.chat.prompts.with_label_values(&[prompt.how()]).inc();
+        let chat = &prompt.chat;
         let is_lost = chat.retokenised || chat.foreign_text && !session.is_named;
         if is_lost && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "a prompt holds assistant text that was tokenized again, so its sampled tokens are lost; name a session (/sessions/ID/v1, or X-Session-Id) to keep them"
             );
         }
-        if let (Some(turn), Some(session)) = (continues, session.existing)
+        if let (Some(turn), Some(session)) = (prompt.continues, session.existing)
             && self.drift.is_due(self.config.chat.drift_sample)
         {
-            let drift = (Arc::clone(session), turn, Arc::clone(&ids));
-            self.measure_drift(model, Arc::clone(conversation), drift, work.detached());
+            self.measure_drift(model, conversation, session, turn, &prompt.ids, work.detached());
         }
-        Ok(ChatPrompt { ids, chat })
+        Ok(prompt)
     }
 
     /// The number of tokens of the prompt that [`Self::prompt`] would build.
@@ -170,7 +150,7 @@ impl ChatService {
     ) -> Result<usize, RequestError> {
         check_media(conversation)?;
         let limits = PromptLimits { work, context: None };
-        Ok(self.builder(model, session).prepare_within(conversation, limits)?.ids.len())
+        Ok(self.builder(model, session).prepare(conversation, limits)?.ids.len())
     }
 
     fn builder<'a>(&self, model: &'a ChatModel, session: RequestSession<'a>) -> PromptBuilder<'a> {
@@ -182,7 +162,7 @@ impl ChatService {
         }
     }
 
-    /// Describes a conversation that the engine's own endpoint renders. `None` without a model, or if the work does not go on.
+    /// Describes a conversation that the engine's own endpoint renders. `None` without a model, or if the work was stopped.
     #[must_use]
     pub fn forwarded_chat(
         &self,
@@ -192,24 +172,28 @@ impl ChatService {
     ) -> Option<ForwardedChat> {
         let session = session.existing.map(|session| &**session);
         match &**self.chats.borrow() {
-            Chats::Rendered(model) => ForwardedChat::of(conversation, model, session, work).ok(),
+            Chats::Rendered(model) => ForwardedChat::try_new(conversation, model, session, work).ok(),
             Chats::Forwarded(_) => None,
         }
     }
 
-    /// Compares a prompt with the template's rendering of the whole conversation, on a blocking thread. No request waits for it.
+    /// Compares the ids that were `sent` after a turn with the template's rendering of the whole conversation, on a blocking thread. No
+    /// request waits for it.
     fn measure_drift(
         &self,
         model: &Arc<ChatModel>,
-        conversation: Arc<Conversation>,
-        (session, turn, sent): (Arc<Session>, u32, Arc<[u32]>),
+        conversation: &Arc<Conversation>,
+        session: &Arc<Session>,
+        turn: u32,
+        sent: &Arc<[u32]>,
         work: Work,
     ) {
         let Ok(permit) = Arc::clone(&self.drift.permit).try_acquire_owned() else { return };
         let (metrics, model) = (Arc::clone(&self.metrics), Arc::clone(model));
+        let (conversation, session, sent) = (Arc::clone(conversation), Arc::clone(session), Arc::clone(sent));
         tokio::task::spawn_blocking(move || {
             let limits = PromptLimits { work: &work, context: model.context };
-            let rendered = PromptBuilder::without_session(&model).render_whole_within(&conversation, limits);
+            let rendered = PromptBuilder::without_session(&model).render_whole(&conversation, limits);
             let Ok(rendered) = rendered else { return };
             let drift = Drift::between(&sent, &session.mask(turn), &rendered, model.renderer.tokenizer().special());
             metrics.chat.drift.with_label_values(&[drift.name()]).inc();

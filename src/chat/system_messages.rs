@@ -41,7 +41,7 @@ pub(crate) fn fold_system_messages(messages: Vec<Message>) -> Vec<Message> {
 /// Appends the pending texts as a user message, unless the next message is one.
 fn flush(pending: &mut Vec<String>, folded: &mut Vec<Message>, next: Option<&Message>) {
     if !pending.is_empty() && next.is_none_or(|next| next.role != "user") {
-        folded.push(Message::of_parts("user", std::mem::take(pending)));
+        folded.push(Message::from_parts("user", std::mem::take(pending)));
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     fn folded(conversation: &[(&str, &str)]) -> Vec<(String, String)> {
-        let messages = conversation.iter().map(|(role, text)| Message::of(role, (*text).to_owned())).collect();
+        let messages = conversation.iter().map(|(role, text)| Message::new(role, (*text).to_owned())).collect();
         let messages = fold_system_messages(messages);
         messages.iter().map(|message| (message.role.clone(), message.text().replace('\n', "|"))).collect()
     }

@@ -43,7 +43,7 @@ impl ToolChoice {
         let calls: Vec<Value> = allowed.filter_map(|tool| call_schema(tool, &mut definitions)).collect();
         let items = match <[Value; 1]>::try_from(calls) {
             Ok([only]) => only,
-            Err(calls) => object([("type", "object".into()), ("anyOf", calls.into())]),
+            Err(calls) => Value::object([("type", "object".into()), ("anyOf", calls.into())]),
         };
         let number = |text: &str| Value::Number(text.into());
         let mut schema = vec![("type", "array".into()), ("minItems", number("1"))];
@@ -52,30 +52,26 @@ impl ToolChoice {
         }
         schema.push(("items", items));
         schema.extend(definitions.into_value().map(|definitions| ("$defs", definitions)));
-        Some(object(schema))
+        Some(Value::object(schema))
     }
 }
 
 /// `function.name` of a tool.
 #[must_use]
 pub(crate) fn name(tool: &Value) -> Option<&str> {
-    tool.get("function")?.get("name")?.as_str()
+    tool.get("function")?.get_str("name")
 }
 
 /// The schema of a call of this tool. The definitions that it refers to are added to `definitions`.
 fn call_schema<'a>(tool: &'a Value, definitions: &mut Definitions<'a>) -> Option<Value> {
-    let none = || object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
+    let none = || Value::object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
     let called = name(tool)?;
     let parameters = tool.get("function")?.get("parameters");
     let parameters = parameters.map_or_else(none, |schema| definitions.nest(schema, called));
-    let named = object([("type", "string".into()), ("enum", vec![called.into()].into())]);
-    let properties = object([("name", named), ("parameters", parameters)]);
+    let named = Value::object([("type", "string".into()), ("enum", vec![called.into()].into())]);
+    let properties = Value::object([("name", named), ("parameters", parameters)]);
     let required = vec!["name".into(), "parameters".into()];
-    Some(object([("type", "object".into()), ("properties", properties), ("required", required.into())]))
-}
-
-fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    Some(Value::object([("type", "object".into()), ("properties", properties), ("required", required.into())]))
 }
 
 #[cfg(test)]

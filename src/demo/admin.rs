@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde::Deserialize;
+use tokio::sync::OwnedRwLockWriteGuard;
 
-use super::body::ReplyBody;
 use super::control::{PauseMode, Weights};
 use super::engine::Engine;
 use super::refusal::Refusal;
-use super::routes::{answer, default_true, json, parse};
+use super::routes::{ReplyBody, default_true, json, parse, respond};
 use super::wire::quoted;
 
 #[derive(Debug, Default, Deserialize)]
@@ -19,32 +19,29 @@ struct AbortRequest {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(default)]
 struct PauseRequest {
-    mode: String,
-}
-
-impl Default for PauseRequest {
-    fn default() -> Self {
-        Self { mode: "abort".into() }
-    }
+    mode: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 struct UpdateWeightsRequest {
     model_path: String,
-    weight_version: Option<String>,
-    #[serde(default)]
-    abort_all_requests: bool,
-    #[serde(default = "default_true")]
-    flush_cache: bool,
+    #[serde(flatten)]
+    load: WeightLoad,
 }
 
-/// The weights of `/update_weights_from_tensor` and `/update_weights_from_distributed`.
+/// The body of `/update_weights_from_tensor` and `/update_weights_from_distributed`.
 #[derive(Debug, Deserialize)]
-struct LoadWeightsRequest {
+struct LoadTensorsRequest {
     #[serde(default, alias = "names")]
     serialized_named_tensors: Vec<String>,
+    #[serde(flatten)]
+    load: WeightLoad,
+}
+
+/// How new weights are loaded.
+#[derive(Debug, Deserialize)]
+struct WeightLoad {
     weight_version: Option<String>,
     #[serde(default)]
     abort_all_requests: bool,
@@ -68,64 +65,59 @@ fn parse_or_default<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal
 pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: AbortRequest = parse_or_default(body)?;
     match request.rid {
-        _ if request.abort_all => engine.control().abort(""),
-        Some(rid) if !rid.is_empty() => engine.control().abort(&rid),
+        _ if request.abort_all => engine.control.abort(""),
+        Some(rid) if !rid.is_empty() => engine.control.abort(&rid),
         _ => {}
     }
-    Ok(answer(StatusCode::OK, "", ""))
+    Ok(respond(StatusCode::OK, "", ""))
 }
 
 pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: PauseRequest = parse_or_default(body)?;
-    let mode = match request.mode.as_str() {
+    let mode = match request.mode.as_deref().unwrap_or("abort") {
         "abort" => PauseMode::Abort,
         "in_place" => PauseMode::InPlace,
         "retract" => PauseMode::Retract,
         _ => return Err(Refusal::field("mode", "literal")),
     };
-    engine.control().pause(mode).await;
+    engine.control.pause(mode).await;
     Ok(json(StatusCode::OK, r#"{"message":"Generation paused successfully.","status":"ok"}"#))
 }
 
 pub(super) fn continue_generation(engine: &Engine) -> Response<ReplyBody> {
-    engine.control().resume();
+    engine.control.resume();
     json(StatusCode::OK, r#"{"message":"Generation continued successfully.","status":"ok"}"#)
 }
 
 pub(super) fn flush(engine: &Engine) -> Response<ReplyBody> {
-    let idle = engine.control().is_idle();
+    let idle = engine.control.is_idle();
     if idle {
-        engine.cache().flush();
+        engine.cache.flush();
     }
     let status = if idle { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let body = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting \
                 requests, the operation will not be performed.)\n";
-    answer(status, "", body)
+    respond(status, "", body)
 }
 
 /// Loads new weights: increments the number of the weights. A path that begins with `/nonexistent` cannot be loaded.
 pub(super) async fn update_weights(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: UpdateWeightsRequest = parse_or_default(body)?;
-    let control = engine.control();
-    if request.abort_all_requests {
-        control.abort("");
-    }
-    let gate = control.write_gate().await;
-    if request.model_path.starts_with("/nonexistent") {
-        let message = format!("Failed to get weights iterator: no weights at '{}'..", request.model_path);
+    let UpdateWeightsRequest { model_path, load } = parse_or_default(body)?;
+    let gate = load.wait_for_gate(engine).await;
+    if model_path.starts_with("/nonexistent") {
+        let message = format!("Failed to get weights iterator: no weights at '{model_path}'..");
         return Ok(update_reply(false, &message));
     }
-    let load = WeightLoad { is_gated: gate.is_some(), label: request.weight_version, flush_cache: request.flush_cache };
-    Ok(load.run(engine, |weights| {
-        weights.path.clone_from(&request.model_path);
-        weights.name.clone_from(&request.model_path);
+    Ok(load.run(engine, gate.is_some(), |weights| {
+        weights.path.clone_from(&model_path);
+        weights.name = model_path;
     }))
 }
 
 /// Begins an update, which only one call may do until its end.
 pub(super) async fn begin_update(engine: &Engine) -> Response<ReplyBody> {
-    let _gate = engine.control().write_gate().await;
-    match engine.control().set_updating(true) {
+    let _gate = engine.control.write_gate().await;
+    match engine.control.set_updating(true) {
         true => update_reply(false, "an update has begun already"),
         false => update_reply(true, "Success"),
     }
@@ -133,8 +125,8 @@ pub(super) async fn begin_update(engine: &Engine) -> Response<ReplyBody> {
 
 /// Ends an update.
 pub(super) async fn end_update(engine: &Engine) -> Response<ReplyBody> {
-    let _gate = engine.control().write_gate().await;
-    match engine.control().set_updating(false) {
+    let _gate = engine.control.write_gate().await;
+    match engine.control.set_updating(false) {
         true => update_reply(true, "Success"),
         false => update_reply(false, "no update has begun"),
     }
@@ -142,40 +134,34 @@ pub(super) async fn end_update(engine: &Engine) -> Response<ReplyBody> {
 
 /// Loads tensors within an update: increments the number of the weights. An empty list of tensors cannot be loaded.
 pub(super) async fn load_tensors(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
-    let request: LoadWeightsRequest = parse_or_default(body)?;
-    let control = engine.control();
-    if request.abort_all_requests {
-        control.abort("");
-    }
-    let gate = control.write_gate().await;
-    if !control.is_updating() {
+    let LoadTensorsRequest { serialized_named_tensors, load } = parse_or_default(body)?;
+    let gate = load.wait_for_gate(engine).await;
+    if !engine.control.is_updating() {
         return Ok(update_reply(false, "no update has begun"));
     }
-    if request.serialized_named_tensors.is_empty() {
+    if serialized_named_tensors.is_empty() {
         return Ok(update_reply(false, "no tensors"));
     }
-    let load = WeightLoad { is_gated: gate.is_some(), label: request.weight_version, flush_cache: request.flush_cache };
-    Ok(load.run(engine, |_| {}))
-}
-
-/// How new weights are loaded.
-struct WeightLoad {
-    /// No request runs.
-    is_gated: bool,
-    label: Option<String>,
-    flush_cache: bool,
+    Ok(load.run(engine, gate.is_some(), |_| {}))
 }
 
 impl WeightLoad {
-    /// Loads new weights, and flushes the cache if that is asked for.
-    fn run(self, engine: &Engine, rename: impl FnOnce(&mut Weights)) -> Response<ReplyBody> {
-        let control = engine.control();
-        // No request runs while the gate is held. A pause may hold requests in place: their state cannot be flushed, but the weights change
-        // nevertheless.
-        let flushed = !self.flush_cache || self.is_gated || !control.holds_state();
+    /// Waits until no request runs, unless generation is paused.
+    async fn wait_for_gate(&self, engine: &Engine) -> Option<OwnedRwLockWriteGuard<()>> {
+        if self.abort_all_requests {
+            engine.control.abort("");
+        }
+        engine.control.write_gate().await
+    }
+
+    /// Loads new weights, and flushes the cache if that is asked for. With `is_gated`, no request runs.
+    fn run(self, engine: &Engine, is_gated: bool, rename: impl FnOnce(&mut Weights)) -> Response<ReplyBody> {
+        let control = &engine.control;
+        // a pause may hold requests in place: their state cannot be flushed, but the weights change nevertheless
+        let flushed = !self.flush_cache || is_gated || !control.holds_state();
         control.change_weights(|weights| {
             weights.number += 1;
-            if let Some(label) = &self.label {
+            if let Some(label) = &self.weight_version {
                 weights.label.clone_from(label);
             }
             if flushed {
@@ -191,9 +177,9 @@ impl WeightLoad {
             );
         }
         if self.flush_cache {
-            engine.cache().flush();
+            engine.cache.flush();
         }
-        let label = self.label.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
+        let label = self.weight_version.map(|label| format!(" Weight version updated to {label}.")).unwrap_or_default();
         update_reply(true, &format!("Succeeded to update model weights.{label}"))
     }
 }
@@ -209,9 +195,9 @@ fn update_reply(success: bool, message: &str) -> Response<ReplyBody> {
 pub(super) async fn update_weight_version(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: UpdateWeightVersionRequest = parse_or_default(body)?;
     if request.abort_all_requests {
-        engine.control().abort("");
+        engine.control.abort("");
     }
-    engine.control().change_weights(|weights| {
+    engine.control.change_weights(|weights| {
         weights.label.clone_from(&request.new_version);
         weights.reported_label.clone_from(&request.new_version);
     });

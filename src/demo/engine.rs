@@ -7,14 +7,13 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 
-use super::body::ReplyBody;
 use super::control::{EngineControl, PrefixCache, Weights};
 use super::journal::{Journal, JournalEntry, JournalWriter};
 use super::model::{Model, Position, Vocabulary, entropy};
 use super::options::{Dialect, EngineOptions};
 use super::refusal::Refusal;
 use super::rng::mix;
-use super::routes::{self, refuse};
+use super::routes::{self, ReplyBody, refuse};
 use super::sampling::SamplingParams;
 use super::sequence::now;
 use super::wire::Wire;
@@ -26,9 +25,9 @@ pub struct Engine {
     model: Model,
     tokenizer: Vocabulary,
     /// The text of every id, for `return_text_in_logprobs`.
-    texts: Vec<String>,
-    control: EngineControl,
-    cache: PrefixCache,
+    pub(super) texts: Vec<String>,
+    pub(super) control: EngineControl,
+    pub(super) cache: PrefixCache,
     /// `None` if the engine keeps no journal.
     journal: Option<Journal>,
     /// The number of seeds that were drawn.
@@ -123,18 +122,6 @@ impl Engine {
     /// Begins the journal entry of a sequence; `None` if the engine keeps no journal.
     pub(super) fn begin_journal_entry(&self, rid: &str, prompt: &[u32]) -> Option<JournalWriter> {
         self.journal.as_ref().map(|journal| journal.begin(rid, prompt))
-    }
-
-    pub(super) fn texts(&self) -> &[String] {
-        &self.texts
-    }
-
-    pub(super) fn control(&self) -> &EngineControl {
-        &self.control
-    }
-
-    pub(super) fn cache(&self) -> &PrefixCache {
-        &self.cache
     }
 
     pub(super) fn wire(&self) -> Wire {

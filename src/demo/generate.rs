@@ -7,13 +7,12 @@ use http::{Response, StatusCode};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::body::ReplyBody;
 use super::control::Registration;
 use super::engine::Engine;
 use super::item::Item;
 use super::refusal::Refusal;
-use super::request::GenerateRequest;
-use super::routes::{answer, refuse};
+use super::request::GenerateBody;
+use super::routes::{ReplyBody, refuse, respond};
 use super::sequence::{Sequence, now};
 
 /// The maximum number of events in the buffer of a stream. While it is full, the engine waits for the client.
@@ -21,7 +20,7 @@ const MAX_BUFFERED_EVENTS: usize = 16;
 
 pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<ReplyBody> {
     let received = now();
-    let request = match GenerateRequest::parse(&body, engine.options().dialect) {
+    let request = match GenerateBody::parse(&body, engine.options().dialect) {
         Ok(request) => request,
         Err(refusal) => return refuse(&refusal),
     };
@@ -46,7 +45,7 @@ pub(super) async fn generate(engine: Arc<Engine>, body: Bytes) -> Response<Reply
                 (false, Some(reply)) => engine.wire().object(&mut out, &reply),
                 (_, first) => engine.wire().batch(&mut out, first.into_iter().chain(replies)),
             }
-            answer(StatusCode::OK, "application/json", out)
+            respond(StatusCode::OK, "application/json", out)
         }
         Err(refusal) => refuse(&refusal),
     }
@@ -104,9 +103,9 @@ async fn admit(
     engine: &Engine,
     items: &[Item],
 ) -> Result<(Vec<Registration>, tokio::sync::OwnedRwLockReadGuard<()>), Refusal> {
-    engine.control().wait_unpaused().await;
-    let registrations = engine.control().register(items.iter().map(|item| item.rid.as_str()))?;
-    Ok((registrations, engine.control().read_gate().await))
+    engine.control.wait_unpaused().await;
+    let registrations = engine.control.register(items.iter().map(|item| item.rid.as_str()))?;
+    Ok((registrations, engine.control.read_gate().await))
 }
 
 /// Sends the events of one sequence to the client.
@@ -120,18 +119,18 @@ struct EventSender {
 /// Generates a sequence to its end. With a `sender` it sends each event that is due, and returns early once the client has disconnected.
 async fn run(engine: &Engine, sequence: &mut Sequence, mut registration: Registration, sender: Option<EventSender>) {
     debug_assert_eq!(sequence.rid(), registration.rid(), "a registration is for one sequence");
-    let mut retractions = engine.control().retractions();
+    let mut retractions = engine.control.retractions();
     while !sequence.is_finished() {
         tokio::select! {
             biased;
             () = registration.aborted() => sequence.abort(engine),
             () = wait_for_next_step(engine) => {}
         }
-        let retractions_now = engine.control().retractions();
+        let retractions_now = engine.control.retractions();
         sequence.retract(retractions_now - retractions);
         retractions = retractions_now;
         if !sequence.is_finished() {
-            sequence.step(engine, &engine.control().weights());
+            sequence.step(engine, &engine.control.weights());
         }
         if let Some(EventSender { events, index }) = &sender
             && sequence.is_event_due(engine)
@@ -148,7 +147,7 @@ async fn wait_for_next_step(engine: &Engine) {
         Some(delay) => tokio::time::sleep(delay).await,
         None => tokio::task::yield_now().await,
     }
-    engine.control().wait_unpaused().await;
+    engine.control.wait_unpaused().await;
 }
 
 /// Returns a refused stream. A value error is an event after status 200; other errors have their own status.

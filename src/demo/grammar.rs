@@ -66,7 +66,7 @@ impl Grammar {
     ///
     /// # Errors
     /// An error message if the schema is invalid, or if the demo engine does not support a part of it.
-    pub fn of_schema(text: &str) -> Result<Self, String> {
+    pub fn from_schema(text: &str) -> Result<Self, String> {
         schema::compile(text)
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     /// Whether the grammar allows each byte of the text, and the end after it.
     fn accepts(schema: &str, text: &str) -> bool {
-        let (grammar, pieces) = (Grammar::of_schema(schema).unwrap(), pieces());
+        let (grammar, pieces) = (Grammar::from_schema(schema).unwrap(), pieces());
         let ids: Vec<u32> = text.bytes().map(u32::from).collect();
         let fits = (0..ids.len()).all(|at| grammar.allowed(&pieces, &ids[..at]).0[ids[at] as usize]);
         fits && grammar.allowed(&pieces, &ids).1
@@ -232,7 +232,7 @@ mod tests {
     fn recursive_optional_member_is_left_out_at_the_maximum_depth() {
         let schema = r##"{"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": false}"##;
         assert!(accepts(schema, r#"{"next": {"next": {}}}"#));
-        let (grammar, pieces) = (Grammar::of_schema(schema).unwrap(), pieces());
+        let (grammar, pieces) = (Grammar::from_schema(schema).unwrap(), pieces());
         let deep: Vec<u32> = r#"{"next": "#.repeat(2 * MAX_DEPTH).bytes().map(u32::from).collect();
         assert!(!grammar.allowed(&pieces, &deep).0[usize::from(b'{')]);
     }
@@ -242,7 +242,7 @@ mod tests {
         let schema = r##"{"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
             "required": ["next"], "additionalProperties": false}"##;
         assert!(accepts(schema, r#"{"next": {"next": null}}"#));
-        let (grammar, pieces) = (Grammar::of_schema(schema).unwrap(), pieces());
+        let (grammar, pieces) = (Grammar::from_schema(schema).unwrap(), pieces());
         let deep: Vec<u32> = r#"{"next": "#.repeat(2 * MAX_DEPTH).bytes().map(u32::from).collect();
         let (allowed, _) = grammar.allowed(&pieces, &deep);
         assert!(!allowed[usize::from(b'{')], "the deepest value is the shortest");
@@ -255,7 +255,7 @@ mod tests {
         let within = r##"{"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}, "required": ["b"]}},
             "properties": {"a": {"$ref": "#/$defs/a"}}}"##;
         for schema in [required, list, within] {
-            let refusal = Grammar::of_schema(schema).unwrap_err();
+            let refusal = Grammar::from_schema(schema).unwrap_err();
             assert!(refusal.contains("without an end"), "{refusal}");
         }
         let finite = r##"{"type": "array", "items": {"$ref": "#"}, "maxItems": 2}"##;
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn bounds_beyond_the_exact_floats_are_refused() {
         for schema in [r#"{"type": "integer", "minimum": 1e300}"#, r#"{"type": "integer", "maximum": -1e300}"#] {
-            let refusal = Grammar::of_schema(schema).unwrap_err();
+            let refusal = Grammar::from_schema(schema).unwrap_err();
             assert!(refusal.contains("no value"), "{refusal}");
         }
         assert!(accepts(r#"{"type": "integer", "minimum": 1e15}"#, "1000000000000000"));
@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn token_is_allowed_only_if_all_its_bytes_are() {
-        let grammar = Grammar::of_schema(r#"{"type": "object", "properties": {"a": {}}, "required": ["a"]}"#).unwrap();
+        let grammar =
+            Grammar::from_schema(r#"{"type": "object", "properties": {"a": {}}, "required": ["a"]}"#).unwrap();
         let (allowed, end) = grammar.allowed(&pieces(), &[]);
         let fits: Vec<usize> = (0..allowed.len()).filter(|at| allowed[*at]).collect();
         assert_eq!((fits, end), (vec![usize::from(b'{'), 128], false));
@@ -292,19 +293,19 @@ mod tests {
         let chain: Vec<String> =
             (0..5_000).map(|at| format!(r##""d{at}": {{"$ref": "#/$defs/d{}"}}"##, at + 1)).collect();
         let schema = format!(r##"{{"$defs": {{{}}}, "$ref": "#/$defs/d0"}}"##, chain.join(", "));
-        assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"), "no deep recursion");
+        assert!(Grammar::from_schema(&schema).unwrap_err().contains("parts"), "no deep recursion");
         let like = r##"{"type": "object", "properties": {"l": {"$ref": "#/$defs/e"}}, "required": ["l"]}"##;
         let schema = format!(
             r##"{{"$defs": {{"e": {{"anyOf": [{like}, {like}, {{"type": "null"}}]}}}}, "$ref": "#/$defs/e"}}"##
         );
         let deep: Vec<u32> = r#"{"l": "#.repeat(MAX_DEPTH - 4).bytes().map(u32::from).collect();
-        let (allowed, _) = Grammar::of_schema(&schema).unwrap().allowed(&pieces(), &deep);
+        let (allowed, _) = Grammar::from_schema(&schema).unwrap().allowed(&pieces(), &deep);
         assert!(allowed[usize::from(b'{')], "two to the power of twenty ways to read it");
         let members: Vec<String> = (0..200).map(|at| format!(r##""m{at}": {{"$ref": "#/$defs/a"}}"##)).collect();
         let schema = format!(r##"{{"$defs": {{"a": {{}}}}, "properties": {{{}}}}}"##, members.join(", "));
         assert!(accepts(&schema, r#"{"m1": null, "m7": 0}"#));
         let schema = format!(r#"{{"enum": [{}]}}"#, vec!["1"; 100_000].join(", "));
-        assert!(Grammar::of_schema(&schema).unwrap_err().contains("parts"));
+        assert!(Grammar::from_schema(&schema).unwrap_err().contains("parts"));
     }
 
     #[test]
@@ -318,7 +319,7 @@ mod tests {
             ("{", "JSON"),
             (r#"{"type": "integer", "minimum": 5, "maximum": 3}"#, "no value"),
         ] {
-            let error = Grammar::of_schema(schema).unwrap_err();
+            let error = Grammar::from_schema(schema).unwrap_err();
             assert!(error.contains(named), "{schema}: {error}");
         }
     }

@@ -5,12 +5,11 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::body::ReplyBody;
 use super::engine::Engine;
 use super::item::RESERVED;
 use super::options::{Dialect, Streaming};
 use super::refusal::Refusal;
-use super::routes::{answer, default_true, json, parse};
+use super::routes::{ReplyBody, default_true, json, parse, respond};
 use super::wire::quoted;
 use crate::json::percent_decode;
 
@@ -76,7 +75,7 @@ pub(super) fn metrics(engine: &Engine) -> Response<ReplyBody> {
          # TYPE sglang:max_total_num_tokens gauge\n\
          sglang:max_total_num_tokens{{model_name=\"{name}\"}} 65536.0\n"
     );
-    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body)
+    respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body)
 }
 
 #[derive(Debug, Deserialize)]

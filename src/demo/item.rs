@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
-use super::request::{BatchValue, GenerateRequest, ReplyFormat, RequestPrompt};
+use super::request::{BatchValue, GenerateBody, ReplyFormat, RequestPrompt};
 use super::rng::Rng;
-use super::sampling::SamplingParams;
-use super::verify::ParamsVerifier;
+use super::sampling::{ParamsVerifier, SamplingParams};
 
 /// Tokens at the end of the context that SGLang reserves.
 pub(super) const RESERVED: usize = 6;
@@ -44,7 +43,7 @@ pub(super) struct Item {
 
 impl Item {
     /// Expands a request into its sequences: `n` samples of the first prompt, then of the next.
-    pub(super) fn expand(request: &GenerateRequest, engine: &Engine) -> Result<Vec<Self>, Refusal> {
+    pub(super) fn expand(request: &GenerateBody, engine: &Engine) -> Result<Vec<Self>, Refusal> {
         if let Some(refusal) = &request.value_error {
             return Err(refusal.clone());
         }
@@ -67,13 +66,7 @@ impl Item {
         Ok(items)
     }
 
-    fn check(
-        request: &GenerateRequest,
-        at: usize,
-        rid: String,
-        engine: &Engine,
-        sample: usize,
-    ) -> Result<Self, Refusal> {
+    fn check(request: &GenerateBody, at: usize, rid: String, engine: &Engine, sample: usize) -> Result<Self, Refusal> {
         let each = (!request.single).then_some(at);
         let options = engine.options();
         let older = options.dialect == Dialect::Sglang056;
@@ -150,7 +143,7 @@ fn max_output_tokens(prompt: usize, params: &SamplingParams, context: usize, old
 }
 
 fn logprob_request(
-    request: &GenerateRequest,
+    request: &GenerateBody,
     each: Option<usize>,
     verifier: &ParamsVerifier,
     prompt: usize,
@@ -175,7 +168,7 @@ fn logprob_request(
 }
 
 /// Returns the ids of all sequences: those of the request for one sample per prompt, random ids for more.
-fn rids(request: &GenerateRequest, n: usize, engine: &Engine) -> Result<Vec<String>, Refusal> {
+fn rids(request: &GenerateBody, n: usize, engine: &Engine) -> Result<Vec<String>, Refusal> {
     let prompts = request.prompts.len();
     let rids = match &request.rid {
         Some(BatchValue::PerItem(_)) if request.single => {

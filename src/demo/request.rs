@@ -45,9 +45,9 @@ pub(super) struct ReplyFormat {
     pub(super) prompt_token_ids: bool,
 }
 
-/// A request to `/generate`.
+/// The body of a request to `/generate`.
 #[derive(Debug)]
-pub(super) struct GenerateRequest {
+pub(super) struct GenerateBody {
     pub(super) stream: bool,
     /// The request has a single prompt: the reply is an object instead of an array if `n` is 1.
     pub(super) single: bool,
@@ -66,7 +66,7 @@ pub(super) struct GenerateRequest {
     pub(super) value_error: Option<Refusal>,
 }
 
-impl GenerateRequest {
+impl GenerateBody {
     /// Parses a body. The error is one that also a stream returns with its own status; other errors are in `value_error`.
     pub(super) fn parse(body: &[u8], dialect: Dialect) -> Result<Self, Refusal> {
         let value: Value = serde_json::from_slice(body).map_err(|error| {

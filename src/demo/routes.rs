@@ -1,16 +1,21 @@
-//! The router of the engine, and the constructors of complete responses.
+//! The router of the engine, and its responses: complete, or a stream of events.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
+use http_body::{Frame, SizeHint};
 use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
-use super::body::ReplyBody;
 use super::engine::Engine;
 use super::options::Dialect;
 use super::refusal::Refusal;
-use super::{admin, generate, info};
+use super::{admin, generate, info, wire};
 use crate::engine::sglang::routes as sglang;
 
 /// The path prefix of a model; its name follows.
@@ -46,7 +51,7 @@ pub(super) async fn route(
         "/v1/models" => Ok(info::models(&engine)),
         _ if path.starts_with(MODEL_PREFIX) => info::model(&engine, &path[MODEL_PREFIX.len()..]),
         "/metrics" => Ok(info::metrics(&engine)),
-        "/ready" if engine.control().is_paused() => Ok(answer(StatusCode::SERVICE_UNAVAILABLE, "", "")),
+        "/ready" if engine.control.is_paused() => Ok(respond(StatusCode::SERVICE_UNAVAILABLE, "", "")),
         "/abort_request" => admin::abort(&engine, &body),
         "/pause_generation" => admin::pause(&engine, &body).await,
         "/continue_generation" => Ok(admin::continue_generation(&engine)),
@@ -57,7 +62,7 @@ pub(super) async fn route(
         "/update_weights_from_tensor" | "/update_weights_from_distributed" => admin::load_tensors(&engine, &body).await,
         "/end_weight_update" => Ok(admin::end_update(&engine).await),
         // /health, /health_generate, /ready and /ping have an empty body
-        _ => Ok(answer(StatusCode::OK, "", "")),
+        _ => Ok(respond(StatusCode::OK, "", "")),
     }
 }
 
@@ -82,7 +87,7 @@ fn methods(engine: &Engine, path: &str) -> Option<&'static str> {
 }
 
 /// Builds a complete response. It has no content type if `kind` is empty.
-pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<ReplyBody> {
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::whole(body));
     *response.status_mut() = status;
     if !kind.is_empty() {
@@ -93,7 +98,7 @@ pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Byt
 
 /// Builds a complete response with a JSON body.
 pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<ReplyBody> {
-    answer(status, "application/json", body)
+    respond(status, "application/json", body)
 }
 
 /// Parses the body of a request.
@@ -109,7 +114,7 @@ pub(super) fn default_true() -> bool {
 
 pub(super) fn refuse(refusal: &Refusal) -> Response<ReplyBody> {
     let (body, kind) = refusal.body();
-    let mut response = answer(refusal.status(), kind, body);
+    let mut response = respond(refusal.status(), kind, body);
     if let Refusal::Route { allow: Some(allow), .. } = refusal {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
     }
@@ -118,11 +123,64 @@ pub(super) fn refuse(refusal: &Refusal) -> Response<ReplyBody> {
 
 /// Redirects a path with a trailing slash to the path without it.
 fn redirect(head: &http::request::Parts) -> Response<ReplyBody> {
-    let mut response = answer(StatusCode::TEMPORARY_REDIRECT, "", "");
+    let mut response = respond(StatusCode::TEMPORARY_REDIRECT, "", "");
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let location = format!("http://{host}{}", head.uri.path().trim_end_matches('/'));
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response
+}
+
+/// The body of every response of the demo engine.
+#[derive(Debug)]
+pub struct ReplyBody(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Whole(Option<Bytes>),
+    Events {
+        events: mpsc::Receiver<Bytes>,
+        /// The tasks that generate the events. Dropping the body cancels them, so a client that disconnects aborts its requests.
+        _work: JoinSet<()>,
+        done: bool,
+    },
+}
+
+impl ReplyBody {
+    pub(super) fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self(Kind::Whole(Some(bytes.into()).filter(|bytes| !bytes.is_empty())))
+    }
+
+    /// Returns the events of `events` until `work` drops the sender, then `[DONE]`.
+    pub(super) fn events(events: mpsc::Receiver<Bytes>, work: JoinSet<()>) -> Self {
+        Self(Kind::Events { events, _work: work, done: false })
+    }
+}
+
+impl http_body::Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match &mut self.0 {
+            Kind::Whole(bytes) => bytes.take(),
+            Kind::Events { events, done, .. } => match std::task::ready!(events.poll_recv(cx)) {
+                None if !std::mem::replace(done, true) => Some(Bytes::from_static(wire::DONE)),
+                event => event,
+            },
+        };
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.0, Kind::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Kind::Events { .. } => SizeHint::default(),
+        }
+    }
 }

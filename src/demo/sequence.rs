@@ -7,11 +7,10 @@ use super::engine::Engine;
 use super::item::Item;
 use super::journal::{End, JournalWriter, SampledToken};
 use super::logits;
-use super::logprob_rows::LogprobRows;
 use super::model::Position;
 use super::options::{Dialect, Streaming};
-use super::reply_members::ReplyMembers;
 use super::sampling::ScriptedOutput;
+use super::token_data::{LogprobRows, TokenMembers};
 use super::transcript::Transcript;
 use super::wire::{Finish, Logprobs, Meta, Reply, Span, Timing};
 
@@ -36,7 +35,7 @@ pub(super) struct Sequence {
     transcript: Transcript,
     input_rows: LogprobRows,
     output_rows: LogprobRows,
-    members: ReplyMembers,
+    members: TokenMembers,
     spans: Vec<Span>,
     /// The label of [`Weights::reported_label`] at the last step.
     reported_version: String,
@@ -52,7 +51,7 @@ pub(super) struct Sequence {
 impl Sequence {
     /// Begins a sequence, and computes the logprobs of its prompt. `received` is the arrival time in seconds since the epoch.
     pub(super) fn new(item: Item, engine: &Engine, received: f64) -> Self {
-        let weights = engine.control().weights();
+        let weights = engine.control.weights();
         let start = item.logprobs.as_ref().map_or(item.prompt.len(), |ask| ask.start);
         let now = now();
         let timing = Timing {
@@ -62,7 +61,7 @@ impl Sequence {
             ..Timing::default()
         };
         let input_rows = match &item.logprobs {
-            Some(request) => LogprobRows::of_prompt(&item.prompt, request, engine.model(), weights.number),
+            Some(request) => LogprobRows::from_prompt(&item.prompt, request, engine.model(), weights.number),
             None => LogprobRows::default(),
         };
         Self {
@@ -71,12 +70,12 @@ impl Sequence {
             transcript: Transcript::new(item.params.skip_special_tokens),
             input_rows,
             output_rows: LogprobRows::default(),
-            members: ReplyMembers::default(),
+            members: TokenMembers::default(),
             spans: Vec::new(),
             reported_version: weights.reported_label.clone(),
             finish: None,
             retractions: 0,
-            cached_tokens: engine.cache().cached_prefix_len(&item.prompt, start.min(item.prompt.len() - 1)),
+            cached_tokens: engine.cache.cached_prefix_len(&item.prompt, start.min(item.prompt.len() - 1)),
             timing,
             sent: StreamProgress::default(),
             journal: engine.begin_journal_entry(&item.rid, &item.prompt),
@@ -177,7 +176,7 @@ impl Sequence {
             self.transcript.finish(engine.tokenizer());
         }
         if finish != Finish::Abort {
-            engine.cache().insert([&self.item.prompt[..], &self.output].concat());
+            engine.cache.insert([&self.item.prompt[..], &self.output].concat());
         }
         if let Some(journal) = &self.journal {
             journal.end(match finish {
@@ -215,14 +214,14 @@ impl Sequence {
             _ => StreamProgress { any: self.sent.any, ..StreamProgress::default() },
         };
         let mut event = Vec::new();
-        engine.wire().event(&mut event, &Reply { index, ..self.reply(engine, from) });
+        engine.wire().event(&mut event, &Reply { index, ..self.to_reply(engine, from) });
         self.sent = StreamProgress { any: true, tokens: self.output.len(), text: self.transcript.text().len() };
         event
     }
 
     /// The full reply to a request that does not stream.
     pub(super) fn full_reply<'a>(&'a self, engine: &'a Engine) -> Reply<'a> {
-        self.reply(engine, StreamProgress::default())
+        self.to_reply(engine, StreamProgress::default())
     }
 
     /// Records the time at which the first byte of the reply is sent.
@@ -241,12 +240,12 @@ impl Sequence {
     }
 
     /// The reply from `from` on.
-    fn reply<'a>(&'a self, engine: &'a Engine, from: StreamProgress) -> Reply<'a> {
+    fn to_reply<'a>(&'a self, engine: &'a Engine, from: StreamProgress) -> Reply<'a> {
         let logprobs = self.item.logprobs.as_ref().map(|request| Logprobs {
             input: self.input_rows.side(request, 0, self.item.format.input),
             output: self.output_rows.side(request, from.tokens, self.item.format.output),
             output_length: self.output_rows.len(),
-            texts: self.item.format.texts.then_some(engine.texts()),
+            texts: self.item.format.texts.then_some(&engine.texts),
         });
         Reply {
             text: self.transcript.text().get(from.text..).unwrap_or_default(),

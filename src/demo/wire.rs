@@ -2,16 +2,13 @@
 //!
 //! The encoder does not depend on the model, so benchmarks can encode replies of any size from any numbers.
 
-mod logprobs;
-mod number;
+mod json;
 mod reply;
 
-pub use logprobs::{Form, LogprobRow, LogprobTable, Logprobs, SideLogprobs};
-pub use reply::{Finish, Mask, Meta, Reply, Span, Timing};
+pub use reply::{Finish, Form, LogprobRow, LogprobTable, Logprobs, Mask, Meta, Reply, SideLogprobs, Span, Timing};
 
 use super::options::Dialect;
-use logprobs::JsonWriter;
-use number::JsonLibrary;
+use json::{JsonLibrary, JsonWriter};
 
 /// The last event of every stream.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -51,7 +48,7 @@ impl Wire {
     }
 
     fn write(&self, out: &mut Vec<u8>, reply: &Reply<'_>, event: bool) {
-        let mut writer = JsonWriter { out, library: JsonLibrary::of(self.dialect, event) };
+        let mut writer = JsonWriter { out, library: JsonLibrary::new(self.dialect, event) };
         writer.raw("{\"text\":");
         writer.string(reply.text);
         writer.raw(",\"output_ids\":");
@@ -210,7 +207,7 @@ fn member(writer: &mut JsonWriter<'_>, name: &str, value: f64) {
 /// Encodes `text` as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = Vec::new();
-    number::string(&mut out, text);
+    json::string(&mut out, text);
     String::from_utf8(out).expect("JSON is UTF-8")
 }
 

@@ -208,6 +208,24 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Consumes the array at the cursor. Calls `each` with the cursor at each element; `each` must consume the element.
+    ///
+    /// # Errors
+    /// When the text at the cursor is not an array, or `each` fails.
+    pub fn elements(&mut self, mut each: impl FnMut(&mut Self) -> Result<(), Malformed>) -> Result<(), Malformed> {
+        self.expect(b'[')?;
+        if self.take(b']') {
+            return Ok(());
+        }
+        loop {
+            each(self)?;
+            if self.take(b']') {
+                return Ok(());
+            }
+            self.expect(b',')?;
+        }
+    }
+
     /// Reads a key and consumes its colon.
     pub fn key(&mut self) -> Result<Text<'a>, Malformed> {
         let key = self.string()?;
@@ -298,6 +316,21 @@ impl<'a> Cursor<'a> {
         self.skip_digits();
         if self.at == start { Err(self.malformed()) } else { Ok(()) }
     }
+}
+
+/// The texts of the elements of the JSON array `text`. Does not validate the strings in the elements.
+///
+/// # Errors
+/// When `text` is not one JSON array.
+pub fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
+    let mut cursor = Cursor::new(text.as_bytes());
+    let mut found = Vec::new();
+    cursor.elements(|cursor| {
+        found.push(&text[cursor.skip()?]);
+        Ok(())
+    })?;
+    cursor.end()?;
+    Ok(found)
 }
 
 /// The position of the first quote or backslash. Keys and short strings are searched eight bytes at a time, because `memchr` has a high

@@ -88,6 +88,21 @@ pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
+/// `text` without white space at its ends, as `str.strip` of Python.
+pub(crate) fn strip(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+/// `text` without white space at its start, as `str.lstrip` of Python.
+pub(crate) fn strip_start(text: &str) -> &str {
+    text.trim_start_matches(is_space)
+}
+
+/// `text` without white space at its end, as `str.rstrip` of Python.
+pub(crate) fn strip_end(text: &str) -> &str {
+    text.trim_end_matches(is_space)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
-use super::{Cursor, MAX_DEPTH, Malformed};
+use super::{Cursor, MAX_DEPTH, Malformed, for_each_member};
 
 /// A JSON value. Keys keep their order, the last of repeated keys counts, and numbers keep their text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +44,12 @@ impl Value {
         Self::at_depth(cursor, 0)
     }
 
+    /// An object with these members, whose names differ.
+    #[must_use]
+    pub fn object<'n>(members: impl IntoIterator<Item = (&'n str, Self)>) -> Self {
+        Self::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
     fn at_depth(cursor: &mut Cursor<'_>, depth: usize) -> Result<Self, Malformed> {
         let first = cursor.peek();
         if depth == MAX_DEPTH && matches!(first, Some(b'{' | b'[')) {
@@ -51,32 +57,19 @@ impl Value {
         }
         Ok(match first {
             Some(b'{') => {
-                cursor.expect(b'{')?;
                 let mut members = Members::default();
-                if !cursor.take(b'}') {
-                    loop {
-                        let key = cursor.key()?.decode();
-                        members.set(key.into_owned(), Self::at_depth(cursor, depth + 1)?);
-                        if cursor.take(b'}') {
-                            break;
-                        }
-                        cursor.expect(b',')?;
-                    }
-                }
+                for_each_member(cursor, |key, _, cursor| {
+                    members.set(key.decode().into_owned(), Self::at_depth(cursor, depth + 1)?);
+                    Ok(())
+                })?;
                 Self::Object(members.list)
             }
             Some(b'[') => {
-                cursor.expect(b'[')?;
                 let mut values = Vec::new();
-                if !cursor.take(b']') {
-                    loop {
-                        values.push(Self::at_depth(cursor, depth + 1)?);
-                        if cursor.take(b']') {
-                            break;
-                        }
-                        cursor.expect(b',')?;
-                    }
-                }
+                cursor.elements(|cursor| {
+                    values.push(Self::at_depth(cursor, depth + 1)?);
+                    Ok(())
+                })?;
                 Self::Array(values)
             }
             Some(b'"') => Self::String(cursor.string()?.decode().into_owned()),
@@ -97,6 +90,12 @@ impl Value {
     pub fn get(&self, name: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(key, _)| key == name).map(|(_, value)| value).filter(|value| **value != Self::Null)
+    }
+
+    /// The text of the member `name`; `None` if it is missing or not a string.
+    #[must_use]
+    pub fn get_str(&self, name: &str) -> Option<&str> {
+        self.get(name)?.as_str()
     }
 
     /// The text; `None` if this value is not a string.
@@ -147,6 +146,12 @@ impl Members {
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
         Self::String(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::String(text)
     }
 }
 

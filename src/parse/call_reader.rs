@@ -8,7 +8,7 @@ use super::bracket_matcher::BracketMatcher;
 use super::json_call::ARGUMENTS;
 use super::json_reader::{JsonError, JsonReader, StringLookahead, Token};
 use super::loads::loads;
-use super::space::{strip, strip_end};
+use crate::json::python::{strip, strip_end};
 
 /// Reads a call in a text that grows at its end. Text that became events is removed from its start.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ struct Member {
 
 impl CallReader {
     /// A reader of a call.
-    pub(super) fn of_call() -> Self {
+    pub(super) fn call() -> Self {
         Self::new(&ARGUMENTS)
     }
 
@@ -76,7 +76,7 @@ impl CallReader {
     }
 
     /// A reader of the arguments of a call that has started. The text begins with their opening brace.
-    pub(super) fn of_arguments() -> Self {
+    pub(super) fn arguments() -> Self {
         Self { phase: Phase::Arguments, ..Self::new(&[]) }
     }
 

@@ -3,7 +3,7 @@
 use super::ToolCall;
 use super::loads::loads;
 use super::section::{CallHead, SectionFormat};
-use super::space::{strip, strip_start};
+use crate::json::python::{strip, strip_start};
 
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 const FENCE: &str = "```json";
@@ -26,8 +26,7 @@ fn is_fenced(before: &str, after: &str) -> bool {
 }
 
 /// The markers that may have tokens.
-pub(super) const MARKERS: [&str; 5] =
-    [SECTION.start, SECTION.end, SECTION.call_start, SECTION.call_end, SECTION.separator];
+pub(super) const MARKERS: [&str; 5] = SECTION.markers();
 
 fn parse_head(before: &str, after: &str) -> CallHead {
     let mut rest = after;

@@ -42,38 +42,31 @@ impl Format {
         Self::DeepSeek,
     ];
 
+    /// The name of the format, then the other names of it in SGLang's `--tool-call-parser`.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &["hermes", "qwen", "qwen25"],
+            Self::QwenXml => &["qwen_xml", "qwen3_coder"],
+            Self::Glm => &["glm", "glm45", "glm47"],
+            Self::KimiK2 => &["kimi_k2"],
+            Self::Llama3 => &["llama3"],
+            Self::Pythonic => &["pythonic"],
+            Self::Mistral => &["mistral"],
+            // not deepseekv32 and later: their format differs
+            Self::DeepSeek => &["deepseek", "deepseekv3", "deepseekv31"],
+        }
+    }
+
     /// The name of the format.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Hermes => "hermes",
-            Self::QwenXml => "qwen_xml",
-            Self::Glm => "glm",
-            Self::KimiK2 => "kimi_k2",
-            Self::Llama3 => "llama3",
-            Self::Pythonic => "pythonic",
-            Self::Mistral => "mistral",
-            Self::DeepSeek => "deepseek",
-        }
+        self.names()[0]
     }
 
     /// Whether the values of parameters are texts, which are read by the types of the parameters.
     #[must_use]
     pub fn has_text_values(self) -> bool {
         matches!(self, Self::QwenXml | Self::Glm)
-    }
-
-    /// The names of the same format in SGLang's `--tool-call-parser` that differ from [`Format::name`].
-    #[must_use]
-    pub fn aliases(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes => &["qwen", "qwen25"],
-            Self::QwenXml => &["qwen3_coder"],
-            Self::Glm => &["glm45", "glm47"],
-            // not deepseekv32 and later: their format differs
-            Self::DeepSeek => &["deepseekv3", "deepseekv31"],
-            Self::KimiK2 | Self::Llama3 | Self::Pythonic | Self::Mistral => &[],
-        }
     }
 }
 
@@ -87,8 +80,10 @@ impl FromStr for Format {
     type Err = UnknownFormat;
 
     fn from_str(name: &str) -> Result<Self, UnknownFormat> {
-        let has_name = |format: &Self| format.name() == name || format.aliases().contains(&name);
-        Self::ALL.into_iter().find(has_name).ok_or_else(|| UnknownFormat(name.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|format| format.names().contains(&name))
+            .ok_or_else(|| UnknownFormat(name.to_owned()))
     }
 }
 
@@ -98,14 +93,13 @@ mod tests {
 
     #[test]
     fn each_name_belongs_to_one_format() {
-        let mut names = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         for format in Format::ALL {
-            names.push(format.name());
-            names.extend(format.aliases());
+            names.extend(format.names());
         }
         for name in &names {
             let format: Format = name.parse().unwrap();
-            assert!(format.name() == *name || format.aliases().contains(name), "{name} is {format}");
+            assert!(format.names().contains(name), "{name} is {format}");
         }
         let count = names.len();
         names.sort_unstable();

@@ -4,9 +4,9 @@ use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
 use super::parameter_types::CalledTool;
 use super::parameter_value::{ParameterValue, ValueLookahead, write_key};
-use super::space::{strip, strip_start};
-use super::step::Step;
+use super::syntax::Step;
 use super::{Event, ToolCall};
+use crate::json::python::{strip, strip_start};
 
 const KEY: &str = "<arg_key>";
 const KEY_END: &str = "</arg_key>";

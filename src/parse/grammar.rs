@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::syntax::Syntax;
+use super::syntax::CallMarkers;
 use super::{Format, Message, ParameterTypes, StreamingParser};
 
 /// The markers of a span of thinking.
@@ -50,7 +50,9 @@ impl Grammar {
     /// The texts that are markers of this grammar, and may have tokens.
     pub fn markers(&self) -> impl Iterator<Item = &str> {
         let think = self.think.iter().flat_map(|think| [&*think.start, &*think.end]);
-        think.filter(|marker| !marker.is_empty()).chain(self.format.map_or(&[][..], Syntax::markers).iter().copied())
+        think
+            .filter(|marker| !marker.is_empty())
+            .chain(self.format.map_or(&[][..], |format| CallMarkers::new(format).all).iter().copied())
     }
 
     /// Returns a parser for a text that arrives in pieces.

@@ -4,8 +4,8 @@ use super::buffer::MarkerSearch;
 use super::call_reader::CallReader;
 use super::json_call::parse_call;
 use super::json_reader::StringLookahead;
-use super::space::{strip, strip_start};
-use super::step::Step;
+use super::syntax::Step;
+use crate::json::python::{strip, strip_start};
 
 /// The marker at the start of a block.
 pub(super) const START: &str = "<tool_call>";
@@ -40,7 +40,7 @@ impl Hermes {
             if self.call.is_none() {
                 let json = strip_start(&body[self.from..]);
                 self.from = length - json.len();
-                self.call = (!json.is_empty()).then(CallReader::of_call);
+                self.call = (!json.is_empty()).then(CallReader::call);
             }
             if let Some(call) = &mut self.call
                 && let Some((length, events)) = call.read(&body[self.from..])

@@ -3,8 +3,8 @@
 use super::ToolCall;
 use super::buffer::find;
 use super::loads::loads;
-use super::space::strip_start;
 use super::value::{Dict, PythonValue};
+use crate::json::python::strip_start;
 
 /// The members that may be the arguments of a call. SGLang takes the first one whose value Python counts as true.
 pub(super) const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];

@@ -3,8 +3,7 @@
 use super::ToolCall;
 use super::loads::loads;
 use super::section::{CallHead, SectionFormat};
-use super::space::{strip, strip_start};
-use crate::json::python::is_space;
+use crate::json::python::{is_space, strip, strip_start};
 
 const CALL: &str = "<|tool_call_begin|>";
 const SEPARATOR: &str = "<|tool_call_argument_begin|>";
@@ -20,8 +19,7 @@ pub(super) const SECTION: SectionFormat = SectionFormat {
 };
 
 /// The markers that may have tokens.
-pub(super) const MARKERS: [&str; 5] =
-    [SECTION.start, SECTION.end, SECTION.call_start, SECTION.call_end, SECTION.separator];
+pub(super) const MARKERS: [&str; 5] = SECTION.markers();
 
 fn parse_head(before: &str, after: &str) -> CallHead {
     let Some(id) = id(before) else { return CallHead::Text };

@@ -4,10 +4,10 @@ use super::bracket_matcher::BracketMatcher;
 use super::call_reader::CallReader;
 use super::json_call;
 use super::loads::loads;
-use super::space::strip_start;
-use super::step::{self, Step};
+use super::syntax::{self, Step};
 use super::value::PythonValue;
 use super::{Event, ToolCall};
+use crate::json::python::strip_start;
 
 /// The marker before calls. A marker without an object after it is text.
 pub(super) const TAG: &str = "<|python_tag|>";
@@ -72,7 +72,7 @@ impl Llama3 {
             match next_object(&buffered[self.at..], self.has_emitted || !self.calls.is_empty()) {
                 NextObject::Undecided => return Step::More,
                 NextObject::At(length) => {
-                    let (matcher, call) = (BracketMatcher::default(), CallReader::of_call());
+                    let (matcher, call) = (BracketMatcher::default(), CallReader::call());
                     self.object = Some(Object { from: self.at + length, matcher, call });
                 }
                 NextObject::Missing if self.has_emitted => return Step::End(0, Vec::new()),
@@ -128,7 +128,7 @@ enum NextObject {
 
 /// Finds the next object at the start of `text`; it follows a semicolon if `separated`.
 fn next_object(text: &str, separated: bool) -> NextObject {
-    let (text, full) = step::head(text);
+    let (text, full) = syntax::head(text);
     let mut rest = strip_start(text);
     if separated && let Some(after) = rest.strip_prefix(';') {
         rest = strip_start(after);

@@ -4,7 +4,7 @@
 //! digits, as Python does, and text that nests deeper than [`MAX_DEPTH`] (Python's limit is about a thousand).
 
 use super::value::{Dict, PythonValue, push_escaped};
-use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, python};
+use crate::json::{Cursor, MAX_DEPTH, Malformed, Text, for_each_member, python};
 
 /// Parses `text`, which must be one value.
 pub(super) fn loads(text: &str) -> Result<PythonValue, Malformed> {
@@ -19,30 +19,15 @@ pub(super) fn loads_or_text(text: &str) -> PythonValue {
     loads(text).unwrap_or_else(|_| PythonValue::text(text))
 }
 
-/// The texts of the elements of the JSON array `text`. Does not validate the strings in the elements.
-pub(super) fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
-    let mut cursor = Cursor::new(text.as_bytes());
-    let mut found = Vec::new();
-    cursor.expect(b'[')?;
-    if !cursor.take(b']') {
-        loop {
-            found.push(&text[cursor.skip()?]);
-            if !cursor.take(b',') {
-                break;
-            }
-        }
-        cursor.expect(b']')?;
-    }
-    cursor.end()?;
-    Ok(found)
-}
-
 fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed> {
     match cursor.peek() {
         Some(b'{' | b'[') if depth == MAX_DEPTH => Err(Malformed { at: cursor.position(), too_deep: true }),
         Some(b'{') => dict(cursor, depth + 1),
         Some(b'[') => list(cursor, depth + 1),
-        Some(b'"') => text(cursor).map(PythonValue::Text),
+        Some(b'"') => {
+            let text = cursor.string()?;
+            dumped(text).map(PythonValue::Text).ok_or_else(|| cursor.malformed())
+        }
         Some(first @ (b't' | b'f' | b'n')) => {
             cursor.skip()?;
             Ok(if first == b'n' { PythonValue::Null } else { PythonValue::Bool(first == b't') })
@@ -55,47 +40,33 @@ fn value(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed
 }
 
 fn dict(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed> {
-    cursor.expect(b'{')?;
     let mut dict = Dict::default();
-    if !cursor.take(b'}') {
-        loop {
-            let key = text(cursor)?;
-            cursor.expect(b':')?;
-            dict.push(key, value(cursor, depth)?);
-            if !cursor.take(b',') {
-                break;
-            }
-        }
-        cursor.expect(b'}')?;
-    }
+    for_each_member(cursor, |key, _, cursor| {
+        let key = dumped(key).ok_or_else(|| cursor.malformed())?;
+        dict.push(key, value(cursor, depth)?);
+        Ok(())
+    })?;
     Ok(PythonValue::Dict(dict))
 }
 
 fn list(cursor: &mut Cursor<'_>, depth: usize) -> Result<PythonValue, Malformed> {
-    cursor.expect(b'[')?;
     let mut items = Vec::new();
-    if !cursor.take(b']') {
-        loop {
-            items.push(value(cursor, depth)?);
-            if !cursor.take(b',') {
-                break;
-            }
-        }
-        cursor.expect(b']')?;
-    }
+    cursor.elements(|cursor| {
+        items.push(value(cursor, depth)?);
+        Ok(())
+    })?;
     Ok(PythonValue::List(items))
 }
 
-/// Reads a string and returns it as `json.dumps` writes it, without its quotes.
-fn text(cursor: &mut Cursor<'_>) -> Result<String, Malformed> {
-    let text = cursor.string()?;
-    let Ok(raw) = std::str::from_utf8(text.raw) else { return Err(cursor.malformed()) };
+/// A string as `json.dumps` writes it, without its quotes. `None` if it is not valid.
+fn dumped(text: Text<'_>) -> Option<String> {
+    let raw = std::str::from_utf8(text.raw).ok()?;
     if !text.is_well_escaped() || raw.bytes().any(|byte| byte < b' ') {
-        return Err(cursor.malformed());
+        return None;
     }
     let mut out = String::with_capacity(raw.len());
     reescape(raw, &mut out);
-    Ok(out)
+    Some(out)
 }
 
 /// Appends the text of a valid string with the escapes of `json.dumps`.

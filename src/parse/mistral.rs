@@ -6,12 +6,12 @@
 use super::bracket_matcher::BracketMatcher;
 use super::call_reader::CallReader;
 use super::json_call;
-use super::loads::{elements, loads};
-use super::space::strip_start;
-use super::step::{self, Step};
+use super::loads::loads;
+use super::syntax::{self, Step};
 use super::value::PythonValue;
 use super::{Event, ToolCall};
-use crate::json::python::is_space;
+use crate::json::elements;
+use crate::json::python::{is_space, strip_start};
 
 /// The marker before the array, or before each call.
 pub(super) const START: &str = "[TOOL_CALLS]";
@@ -52,7 +52,7 @@ impl Mistral {
             return end.map_or(Step::More, |(length, events)| Step::End(length, events));
         }
         if self.head.is_none() {
-            let (text, full) = step::head(&buffered[START.len()..]);
+            let (text, full) = syntax::head(&buffered[START.len()..]);
             match parse_head(text) {
                 Ok(head) => self.head = Some(head),
                 Err(HeadError::Incomplete) if !full => return Step::More,
@@ -65,7 +65,7 @@ impl Mistral {
         if let Some(name) = &head.name
             && json.starts_with('{')
         {
-            self.call = Some(CallReader::of_arguments());
+            self.call = Some(CallReader::arguments());
             return Step::Part(from, vec![Event::CallStart { name: name.clone(), id: head.id.clone() }]);
         }
         let Some(length) = self.matcher.read(json) else { return Step::More };

@@ -83,10 +83,10 @@ impl ParameterType {
 impl ParameterTypes {
     /// The types of the parameters of these tools, which are objects with `function`. Of tools with one name, the first counts.
     #[must_use]
-    pub fn of(format: Format, tools: &[Value]) -> Self {
+    pub fn new(format: Format, tools: &[Value]) -> Self {
         let mut types = Self::default();
         for function in tools.iter().filter_map(|tool| tool.get("function")) {
-            let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
+            let Some(name) = function.get_str("name") else { continue };
             if types.tools.contains_key(name) {
                 continue;
             }
@@ -237,7 +237,7 @@ impl JsonTypes {
         }
     }
 
-    fn of_value(value: &Value) -> Self {
+    fn from_value(value: &Value) -> Self {
         match value {
             Value::Null => Self::NULL,
             Value::String(_) => Self::STRING,
@@ -303,7 +303,7 @@ impl<'a> SchemaReader<'a> {
         }
         let values = schema.get("const").map(std::slice::from_ref).or_else(|| schema.get("enum")?.as_array());
         if let Some(values) = values {
-            return values.iter().map(JsonTypes::of_value).fold(JsonTypes::default(), JsonTypes::or);
+            return values.iter().map(JsonTypes::from_value).fold(JsonTypes::default(), JsonTypes::or);
         }
         let types = self.union(schema.get("allOf"));
         if types != JsonTypes::default() {
@@ -329,7 +329,7 @@ impl<'a> SchemaReader<'a> {
 
 /// The number that Python's `int` reads from a text, as Python writes it.
 fn integer(text: &str) -> Option<String> {
-    let (sign, digits) = split_sign(text.trim_matches(python::is_space));
+    let (sign, digits) = split_sign(python::strip(text));
     let digits = without_underscores(digits)?;
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -341,7 +341,7 @@ fn integer(text: &str) -> Option<String> {
 /// The number that Python's `float` reads from a text, as Python writes it. An integer stays one.
 fn number(text: &str) -> Option<String> {
     integer(text).or_else(|| {
-        let (sign, digits) = split_sign(text.trim_matches(python::is_space));
+        let (sign, digits) = split_sign(python::strip(text));
         let digits = without_underscores(digits).filter(|digits| !digits.starts_with(['+', '-']))?;
         Some(python::float(format!("{sign}{digits}").parse().ok()?))
     })

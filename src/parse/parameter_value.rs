@@ -6,8 +6,8 @@ use super::buffer::MarkerSearch;
 use super::json_reader::JsonReader;
 use super::loads::loads_or_text;
 use super::parameter_types::ParameterType;
-use super::space::{strip, strip_end, strip_start};
 use super::value::escape;
+use crate::json::python::{strip, strip_end, strip_start};
 
 /// A value in a text that grows at its end. Text that is written is removed from its start. White space around a value without a type is
 /// ignored.

@@ -2,8 +2,8 @@
 
 use super::ToolCall;
 use super::literal::{self, is_name};
-use super::space::{strip, strip_start};
-use super::step::{self, Step};
+use super::syntax::{self, Step};
+use crate::json::python::{strip, strip_start};
 
 /// The marker that Llama 4 may write before the list.
 pub(super) const START: &str = "<|python_start|>";
@@ -21,12 +21,12 @@ pub(super) struct Pythonic {
     begins_like_calls: bool,
     /// The number of bytes of a list of calls that are already read.
     at: usize,
-    position: Position,
+    quotes: QuoteState,
 }
 
-/// A position in Python code. `quote` is the quotation mark of the string.
+/// Whether a position in Python code is within a string. `quote` is the quotation mark of the string.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Position {
+enum QuoteState {
     #[default]
     Outside,
     /// After the first quotation mark.
@@ -49,8 +49,8 @@ enum Position {
     },
 }
 
-impl Position {
-    /// The position after the next byte.
+impl QuoteState {
+    /// The state after the next byte.
     fn after(self, byte: u8) -> Self {
         let is_escape = byte == b'\\';
         match self {
@@ -76,13 +76,12 @@ impl Position {
 impl Pythonic {
     pub(super) fn read(&mut self, buffered: &str) -> Step {
         if self.begins_like_calls {
-            self.position =
-                buffered.as_bytes()[self.at..].iter().fold(self.position, |position, byte| position.after(*byte));
+            self.quotes = buffered.as_bytes()[self.at..].iter().fold(self.quotes, |quotes, byte| quotes.after(*byte));
             self.at = buffered.len();
             return Step::More;
         }
         let marker = if buffered.starts_with(START) { START.len() } else { 0 };
-        let (head, full) = step::head(&buffered[marker..]);
+        let (head, full) = syntax::head(&buffered[marker..]);
         match call_prefix(head) {
             CallPrefix::Call(_) => {
                 self.begins_like_calls = true;
@@ -95,7 +94,7 @@ impl Pythonic {
 
     /// Whether the text so far ends within a string of the list.
     pub(super) fn in_string(&self) -> bool {
-        !matches!(self.position, Position::Outside | Position::TwoQuotes { .. })
+        !matches!(self.quotes, QuoteState::Outside | QuoteState::TwoQuotes { .. })
     }
 
     pub(super) fn end(buffered: &str) -> Step {

@@ -1,13 +1,12 @@
 //! `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>…</function></tool_call>`.
 
-use super::buffer::MarkerSearch;
+use super::buffer::{MarkerSearch, TagSearch};
 use super::hermes::{END, START};
 use super::parameter_types::CalledTool;
 use super::parameter_value::{ParameterValue, ValueLookahead, write_key};
-use super::space::strip;
-use super::step::Step;
-use super::tag_search::TagSearch;
+use super::syntax::Step;
 use super::{Event, ToolCall};
+use crate::json::python::strip;
 
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::buffer::{Buffer, length_before};
-use super::content::ContentEmitter;
+use super::emitter::ContentEmitter;
 use super::parameter_types::ParameterTypes;
-use super::space::strip_start;
-use super::step::Step;
-use super::syntax::Syntax;
+use super::syntax::{CallMarkers, Step, Syntax};
 use super::{Event, Format, Grammar};
+use crate::json::python::strip_start;
 
 /// Scans text from left to right for blocks of calls. Blocks do not overlap.
 #[derive(Debug, Clone)]
@@ -51,7 +50,7 @@ impl Scanner {
         self.block.as_ref().is_some_and(Syntax::in_string)
     }
 
-    /// Ends a block at a marker that may be text of a string, because the string does not go on: a think start was sampled as its token, or the
+    /// Ends a block at a marker that may be text of a string, because the string ends there: a think start was sampled as its token, or the
     /// text has ended.
     pub(super) fn end_at_pending_markers(&mut self, out: &mut Vec<Event>) {
         while let Some(step) = self.block.as_mut().and_then(|block| block.end_at_pending_marker(self.buffer.rest())) {
@@ -112,11 +111,12 @@ impl Scanner {
             self.emit_text(self.buffer.rest().len(), out);
             return None;
         };
+        let markers = CallMarkers::new(format);
         let rest = self.buffer.rest();
         let visible = strip_start(rest);
-        let is_bare = self.is_blank && Syntax::bare_start(format).is_some_and(|start| visible.starts_with(start));
+        let is_bare = self.is_blank && markers.bare_start.is_some_and(|start| visible.starts_with(start));
         let (length, found) =
-            if is_bare { (rest.len() - visible.len(), true) } else { length_before(rest, Syntax::start(format)) };
+            if is_bare { (rest.len() - visible.len(), true) } else { length_before(rest, markers.start) };
         self.emit_text(length, out);
         found.then_some(format)
     }

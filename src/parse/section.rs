@@ -3,9 +3,9 @@
 use super::buffer::MarkerSearch;
 use super::call_reader::CallReader;
 use super::json_reader::StringLookahead;
-use super::space::strip_start;
-use super::step::{self, Step};
+use super::syntax::{self, Step};
 use super::{Event, ToolCall};
+use crate::json::python::strip_start;
 
 /// The tokens of a section, and how its calls are parsed.
 #[derive(Debug)]
@@ -24,6 +24,13 @@ pub(super) struct SectionFormat {
     pub(super) parse_head: fn(&str, &str) -> CallHead,
     /// Parses the text between the markers of a call; `None` if it is not a call.
     pub(super) parse_call: fn(&str) -> Option<ToolCall>,
+}
+
+impl SectionFormat {
+    /// The markers that may have tokens.
+    pub(super) const fn markers(&self) -> [&'static str; 5] {
+        [self.start, self.end, self.call_start, self.call_end, self.separator]
+    }
 }
 
 /// The start of a call.
@@ -193,7 +200,7 @@ impl Section {
             && !*is_whole
         {
             let second = at + self.format.separator.len();
-            let (head, is_full) = step::head(&text[second..]);
+            let (head, is_full) = syntax::head(&text[second..]);
             if strip_start(head).is_empty() && !is_full && !has_end {
                 return None;
             }
@@ -208,7 +215,7 @@ impl Section {
                     let length = second + arguments;
                     end.skip(length);
                     self.state =
-                        State::Started { call: CallReader::of_arguments(), end: end.clone(), tail, lookahead: None };
+                        State::Started { call: CallReader::arguments(), end: end.clone(), tail, lookahead: None };
                     self.has_started = true;
                     let mut events = Vec::new();
                     self.calls.drain(..).for_each(|call| events.extend(call.into_events()));

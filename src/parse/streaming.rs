@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::buffer::{Buffer, length_before};
+use super::emitter::ReasoningEmitter;
 use super::lookalikes::{Lookalikes, remove_marks};
-use super::reasoning::ReasoningEmitter;
 use super::scanner::Scanner;
-use super::space::strip_start;
 use super::{Event, Grammar, Think};
+use crate::json::python::strip_start;
 
 /// The position of the parser relative to spans of thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

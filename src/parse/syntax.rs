@@ -1,4 +1,4 @@
-//! Selects the parser of a format.
+//! The parsers of the formats, and the steps by which they read a block of calls.
 
 use std::sync::Arc;
 
@@ -10,8 +10,33 @@ use super::parameter_types::{CalledTool, ParameterTypes};
 use super::pythonic::Pythonic;
 use super::qwen_xml::QwenXml;
 use super::section::Section;
-use super::step::Step;
-use super::{Format, deepseek, kimi_k2};
+use super::{Event, Format, ToolCall, deepseek, glm, hermes, kimi_k2, llama3, mistral, pythonic};
+
+/// The markers of the calls of a format.
+#[derive(Debug)]
+pub(super) struct CallMarkers {
+    /// The marker before calls.
+    pub(super) start: &'static str,
+    /// The markers that may have tokens.
+    pub(super) all: &'static [&'static str],
+    /// The first visible character of an answer that may consist of calls without a marker.
+    pub(super) bare_start: Option<char>,
+}
+
+impl CallMarkers {
+    pub(super) fn new(format: Format) -> Self {
+        let (start, all, bare_start): (_, &[_], _) = match format {
+            Format::Hermes | Format::QwenXml => (hermes::START, &[hermes::START, hermes::END], None),
+            Format::Glm => (hermes::START, &glm::MARKERS, None),
+            Format::KimiK2 => (kimi_k2::SECTION.start, &kimi_k2::MARKERS, None),
+            Format::DeepSeek => (deepseek::SECTION.start, &deepseek::MARKERS, None),
+            Format::Llama3 => (llama3::TAG, &[llama3::TAG], Some('{')),
+            Format::Pythonic => (pythonic::START, &pythonic::MARKERS, Some('[')),
+            Format::Mistral => (mistral::START, &mistral::MARKERS, None),
+        };
+        Self { start, all, bare_start }
+    }
+}
 
 /// Parses the blocks of one format.
 #[derive(Debug, Clone)]
@@ -37,40 +62,6 @@ impl Syntax {
             Format::Llama3 => Self::Llama3(Llama3::default()),
             Format::Pythonic => Self::Pythonic(Pythonic::default()),
             Format::Mistral => Self::Mistral(Mistral::default()),
-        }
-    }
-
-    /// The marker before calls.
-    pub(super) fn start(format: Format) -> &'static str {
-        match format {
-            Format::Hermes | Format::QwenXml | Format::Glm => super::hermes::START,
-            Format::KimiK2 => kimi_k2::SECTION.start,
-            Format::DeepSeek => deepseek::SECTION.start,
-            Format::Llama3 => super::llama3::TAG,
-            Format::Pythonic => super::pythonic::START,
-            Format::Mistral => super::mistral::START,
-        }
-    }
-
-    /// The markers that may have tokens.
-    pub(super) fn markers(format: Format) -> &'static [&'static str] {
-        match format {
-            Format::Hermes | Format::QwenXml => &[super::hermes::START, super::hermes::END],
-            Format::Glm => &super::glm::MARKERS,
-            Format::KimiK2 => &kimi_k2::MARKERS,
-            Format::DeepSeek => &deepseek::MARKERS,
-            Format::Llama3 => &[super::llama3::TAG],
-            Format::Pythonic => &super::pythonic::MARKERS,
-            Format::Mistral => &super::mistral::MARKERS,
-        }
-    }
-
-    /// The bare start: the first visible character of an answer that may consist of calls without a marker.
-    pub(super) fn bare_start(format: Format) -> Option<char> {
-        match format {
-            Format::Llama3 => Some('{'),
-            Format::Pythonic => Some('['),
-            _ => None,
         }
     }
 
@@ -122,5 +113,42 @@ impl Syntax {
             Self::Pythonic(_) => Pythonic::end(buffered),
             Self::Mistral(mistral) => mistral.end(buffered),
         }
+    }
+}
+
+/// The maximum number of bytes before the JSON of a call. Bounds the text that is read again with each piece.
+const MAX_HEAD: usize = 512;
+
+/// The beginning of `text` in which the head of a call must end; and whether that beginning has its maximum length.
+pub(super) fn head(text: &str) -> (&str, bool) {
+    let length = (0..=text.len().min(MAX_HEAD)).rev().find(|length| text.is_char_boundary(*length)).unwrap_or_default();
+    (&text[..length], text.len() >= MAX_HEAD)
+}
+
+/// The result of reading text that begins with a marker, or with text of a block that is partly emitted.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// More text is needed.
+    More,
+    /// The first bytes, this many, are text. The scan continues after them.
+    Text(usize),
+    /// The first bytes, this many and at least one, have these events. The block continues after them.
+    Part(usize, Vec<Event>),
+    /// The first bytes, this many, have these events. The block ends after them.
+    End(usize, Vec<Event>),
+}
+
+impl Step {
+    /// The first `length` bytes are a block with these calls. They are text if the block has no call.
+    pub(super) fn calls(length: usize, calls: Vec<ToolCall>) -> Self {
+        match calls.is_empty() {
+            true => Self::Text(length),
+            false => Self::End(length, calls.into_iter().flat_map(ToolCall::into_events).collect()),
+        }
+    }
+
+    /// The first `length` bytes are a block with this call.
+    pub(super) fn call(length: usize, call: ToolCall) -> Self {
+        Self::calls(length, vec![call])
     }
 }

@@ -42,7 +42,7 @@ const FAMILY_TOKENS: [(&str, Family); 8] = [
 impl Family {
     /// The family of a model with these files.
     #[must_use]
-    pub fn of(folder: &Folder) -> Self {
+    pub fn detect(folder: &Folder) -> Self {
         let found = FAMILY_TOKENS.iter().find(|(token, _)| folder.tokenizer.is_added(token));
         match found.map_or(Self::Other, |(_, family)| *family) {
             Self::ChatMl if folder.template.mentions("<function=") => Self::QwenXml,

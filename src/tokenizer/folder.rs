@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::added::{AddedTokenConfig, added_tokens};
 use super::template::{ChatTemplate, TemplateError};
 use super::{Tokenizer, TokenizerError};
 
@@ -68,6 +67,23 @@ pub struct SamplingDefaults {
     pub min_p: Option<f64>,
     /// The penalty on tokens that occurred before.
     pub repetition_penalty: Option<f64>,
+}
+
+/// The settings of an added token. Texts are split at its occurrences.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct AddedTokenConfig {
+    /// The text of the token.
+    pub(super) content: String,
+    #[serde(default)]
+    pub(super) single_word: bool,
+    #[serde(default)]
+    pub(super) lstrip: bool,
+    #[serde(default)]
+    pub(super) rstrip: bool,
+    #[serde(default)]
+    pub(super) normalized: bool,
+    #[serde(default)]
+    pub(super) special: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -134,9 +150,7 @@ impl Folder {
             path: folder.to_owned(),
         })
     }
-}
 
-impl Folder {
     /// Files that are embedded in the program.
     ///
     /// # Errors
@@ -176,6 +190,34 @@ impl SamplingDefaults {
     pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
         read_json(path)
     }
+}
+
+/// The tokens that transformers adds: those of `added_tokens_decoder` in the order of their ids, then the special tokens that are neither
+/// among them nor known to `is_known`. The latter get new ids.
+fn added_tokens(
+    decoder: BTreeMap<String, AddedTokenConfig>,
+    specials: impl Iterator<Item = String>,
+    is_known: impl Fn(&str) -> bool,
+) -> Vec<AddedTokenConfig> {
+    let mut by_id: Vec<(u64, AddedTokenConfig)> =
+        decoder.into_iter().map(|(id, token)| (id.parse().unwrap_or(u64::MAX), token)).collect();
+    by_id.sort_by_key(|(id, _)| *id);
+    let mut tokens: Vec<AddedTokenConfig> = by_id.into_iter().map(|(_, token)| token).collect();
+    for content in specials {
+        match tokens.iter_mut().find(|token| token.content == content) {
+            Some(token) => token.special |= !is_known(&content),
+            None if !is_known(&content) => tokens.push(AddedTokenConfig {
+                content,
+                single_word: false,
+                lstrip: false,
+                rstrip: false,
+                normalized: false,
+                special: true,
+            }),
+            None => {}
+        }
+    }
+    tokens
 }
 
 /// The source of the template, and of the template for tools if one exists. A separate file overrides `tokenizer_config.json`.

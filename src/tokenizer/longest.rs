@@ -24,7 +24,7 @@ pub(super) struct LongestToken {
 
 impl LongestToken {
     /// The longest token of a tokenizer. `None` if text of any length may become one token, or none.
-    pub(super) fn of(tokenizer: &tokenizers::Tokenizer) -> Option<Self> {
+    pub(super) fn find(tokenizer: &tokenizers::Tokenizer) -> Option<Self> {
         let normalizer = tokenizer.get_normalizer();
         let shortens = normalizer.map_or(Some(1), shortens)?;
         let is_byte_level = tokenizer.get_pre_tokenizer().map_or(Some(false), is_byte_level)?;

@@ -5,9 +5,8 @@
 //! template writes them. This text is encoded as a whole. The sampled tokens of the turn are not changed.
 
 mod after_turn;
-mod continuation_check;
+mod checks;
 mod history_variables;
-mod template_check;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,10 +18,9 @@ use super::template::{Conversation, RenderError};
 use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
 use after_turn::{placeholder_turn_with_calls, text_after_placeholder};
-use continuation_check::turn_with_call;
+use checks::turn_with_call;
 
-pub use continuation_check::{ContinuationCheck, Fit};
-pub use template_check::{FinalAssistantMessage, ToolDisplay};
+pub use checks::{ContinuationCheck, FinalAssistantMessage, Fit, ToolDisplay};
 
 /// The placeholder for the text of a turn. No template contains it, and it is cut off before the text after it is encoded.
 const PLACEHOLDER: &str = "\u{fdd1}turn\u{fdd1}";
@@ -70,20 +68,26 @@ pub struct Renderer {
     family: Family,
     /// The text and id of the token that ends an assistant turn; `None` if no dedicated token does.
     end_token: Option<(String, u32)>,
-    /// The template renders a list of content parts as their text.
-    accepts_content_parts: bool,
-    /// The template drops the thought of an earlier turn once a user message follows.
-    drops_thinking: bool,
-    /// The template shows a system message between other messages, where it is.
-    shows_system_messages: bool,
-    /// The template has the role `developer` and shows its messages where they are.
-    has_developer_role: bool,
-    /// The template shows the name of an assistant message.
-    shows_assistant_names: bool,
+    features: TemplateFeatures,
     /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
     /// Digests of the text of a history by those of the variables of the template. The lock is held for one lookup or insertion.
     history_digests: RwLock<HashMap<history_variables::Hash, history_variables::Hash>>,
+}
+
+/// What the template does with messages, as short conversations show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TemplateFeatures {
+    /// It renders a list of content parts as their text.
+    pub accepts_content_parts: bool,
+    /// It drops the thought of an earlier turn once a user message follows.
+    pub drops_thinking: bool,
+    /// It shows a system message between other messages, where it is.
+    pub shows_system_messages: bool,
+    /// It has the role `developer` and shows its messages where they are.
+    pub has_developer_role: bool,
+    /// It shows the name of an assistant message.
+    pub shows_assistant_names: bool,
 }
 
 /// Variables of a template by name.
@@ -114,28 +118,40 @@ impl Renderer {
     /// A renderer for these files.
     #[must_use]
     pub fn new(folder: Folder) -> Self {
-        let family = Family::of(&folder);
+        let family = Family::detect(&folder);
         let mut renderer = Self {
             folder,
             family,
             end_token: None,
-            accepts_content_parts: false,
-            drops_thinking: false,
-            shows_system_messages: false,
-            has_developer_role: false,
-            shows_assistant_names: false,
+            features: TemplateFeatures::default(),
             generation_prompts: RwLock::default(),
             history_digests: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
-        renderer.accepts_content_parts = renderer.detect_content_parts();
-        renderer.drops_thinking = renderer.detect_dropped_thinking();
-        renderer.shows_system_messages =
-            renderer.shows_in_place(&["user", "system", "assistant", "system", "user", "system"]);
-        // many templates accept any role; only those that name it were trained with it
-        renderer.has_developer_role = renderer.folder.template.mentions("developer")
-            && renderer.shows_in_place(&["system", "developer", "user", "developer", "assistant", "developer", "user"]);
-        renderer.shows_assistant_names = renderer.detect_assistant_names();
+        renderer.features = TemplateFeatures {
+            accepts_content_parts: renderer.detect_content_parts(),
+            drops_thinking: renderer.detect_dropped_thinking(),
+            shows_system_messages: renderer.shows_in_place(&[
+                "user",
+                "system",
+                "assistant",
+                "system",
+                "user",
+                "system",
+            ]),
+            // many templates accept any role; only those that name it were trained with it
+            has_developer_role: renderer.folder.template.mentions("developer")
+                && renderer.shows_in_place(&[
+                    "system",
+                    "developer",
+                    "user",
+                    "developer",
+                    "assistant",
+                    "developer",
+                    "user",
+                ]),
+            shows_assistant_names: renderer.detect_assistant_names(),
+        };
         renderer
     }
 
@@ -170,34 +186,10 @@ impl Renderer {
         self.end_token.as_ref().map(|(_, id)| *id)
     }
 
-    /// Whether the template renders a list of content parts.
+    /// What the template does with messages.
     #[must_use]
-    pub fn accepts_content_parts(&self) -> bool {
-        self.accepts_content_parts
-    }
-
-    /// Whether the template drops earlier thoughts once a user message follows.
-    #[must_use]
-    pub fn drops_thinking(&self) -> bool {
-        self.drops_thinking
-    }
-
-    /// Whether the template shows a system message between other messages, where it is.
-    #[must_use]
-    pub fn shows_system_messages(&self) -> bool {
-        self.shows_system_messages
-    }
-
-    /// Whether the template has the role `developer` and shows its messages where they are.
-    #[must_use]
-    pub fn has_developer_role(&self) -> bool {
-        self.has_developer_role
-    }
-
-    /// Whether the template shows the name of an assistant message.
-    #[must_use]
-    pub fn shows_assistant_names(&self) -> bool {
-        self.shows_assistant_names
+    pub fn features(&self) -> TemplateFeatures {
+        self.features
     }
 
     /// Renders a whole conversation.
@@ -370,9 +362,9 @@ impl Renderer {
 
     /// Whether the template renders two text parts as one text.
     fn detect_content_parts(&self) -> bool {
-        let part = |text: &str| Value::Object(vec![("type".into(), "text".into()), ("text".into(), text.into())]);
-        let content = Value::Array(vec![part("one"), part("two")]);
-        let in_parts = Value::Object(vec![("role".into(), "user".into()), ("content".into(), content)]);
+        let part = |text: &str| Value::object([("type", "text".into()), ("text", text.into())]);
+        let content = vec![part("one"), part("two")].into();
+        let in_parts = Value::object([("role", "user".into()), ("content", content)]);
         let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
         let texts = self
             .render_text(&[in_parts], setting)
@@ -394,5 +386,5 @@ fn is_small((name, value): &(String, Value)) -> bool {
 }
 
 fn message(role: &str, content: &str) -> Value {
-    Value::Object(vec![("role".into(), role.into()), ("content".into(), content.into())])
+    Value::object([("role", role.into()), ("content", content.into())])
 }

@@ -4,8 +4,8 @@
 //! methods and syntax that it lacks or that it implements differently.
 
 mod data;
-mod dialect;
 mod dump;
+mod environment;
 mod filters;
 mod fuel;
 mod methods;
@@ -67,7 +67,7 @@ impl ChatTemplate {
     /// # Errors
     /// When it does not compile.
     pub fn try_new(source: &str, specials: BTreeMap<String, String>) -> Result<Self, TemplateError> {
-        let mut environment = dialect::environment();
+        let mut environment = environment::new();
         let compiled = environment.add_template_owned(NAME, source::adapt_to_minijinja(source));
         compiled.map_err(|error| TemplateError(format!("{error:#}")))?;
         Ok(Self { environment, source: source.to_owned(), specials })
@@ -101,6 +101,6 @@ impl ChatTemplate {
         variables.insert("messages", data::from_json_list(conversation.messages));
         variables.insert("add_generation_prompt", Jinja::from(conversation.generation_prompt));
         variables.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), data::from_json(value))));
-        template.render(variables).map_err(|error| dialect::render_error(&error, fuel))
+        template.render(variables).map_err(|error| environment::render_error(&error, fuel))
     }
 }

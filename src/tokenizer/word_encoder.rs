@@ -14,10 +14,9 @@ use tokenizers::{
     pre_tokenizers::split::SplitPattern,
 };
 
-use super::limits::EncodeLimits;
 use super::longest::NFC_SHORTENS;
 use super::word_pattern::{GPT2, WordPattern};
-use super::{Content, TokenizerError, char_of_byte};
+use super::{Content, EncodeLimits, TokenizerError, char_of_byte};
 
 /// The maximum number of known words. When it is reached, all are forgotten.
 const MAX_WORDS: usize = 1 << 15;
@@ -106,7 +105,7 @@ impl WordEncoder {
             longest,
             added,
             regex: SysRegex::new(regex).ok()?,
-            pattern: WordPattern::of(regex),
+            pattern: WordPattern::find(regex),
             normalizes,
             words: RwLock::default(),
         })
@@ -139,7 +138,7 @@ impl WordEncoder {
                 _ => part,
             };
             let start = ids.len();
-            self.encode_part(model, &part, (&mut ids, least_after), limits)?;
+            self.encode_part(model, &part, least_after, limits, &mut ids)?;
             if marks.is_some_and(|marks| ids[start..].iter().any(|id| marks.special.contains(id))) {
                 return Ok(None);
             }
@@ -195,8 +194,9 @@ impl WordEncoder {
         &self,
         model: &ModelWrapper,
         text: &str,
-        (ids, after): (&mut Vec<u32>, usize),
+        after: usize,
         limits: &EncodeLimits<'_>,
+        ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
         let mut words = self.words_of(text);
         let (mut done, mut check_at) = (0, 0);

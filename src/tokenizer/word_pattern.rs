@@ -44,7 +44,7 @@ impl CharacterClass {
 
 impl WordPattern {
     /// The pattern of a regular expression; `None` if it is none of the known ones.
-    pub(super) fn of(regex: &str) -> Option<Self> {
+    pub(super) fn find(regex: &str) -> Option<Self> {
         match regex {
             GPT2 => Some(Self::Gpt2),
             QWEN => Some(Self::Tiktoken { digits: 1 }),

@@ -31,7 +31,7 @@ async fn constrained_reply_follows_its_schema_and_has_masked_entropies() {
         assert!(follows_schema(reply["text"].as_str().unwrap()), "{}", reply["text"]);
         assert_eq!(reply["meta_info"]["finish_reason"]["type"], "stop");
         let params = SamplingParams {
-            grammar: Some(Grammar::of_schema(SCHEMA).unwrap()),
+            grammar: Some(Grammar::from_schema(SCHEMA).unwrap()),
             temperature: if greedy { 0.0 } else { 0.8 },
             ..SamplingParams::default()
         };

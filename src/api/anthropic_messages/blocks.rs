@@ -1,9 +1,7 @@
 //! Converts content blocks to the messages of a conversation, as SGLang's own endpoint converts them.
 
-use crate::api::body::invalid;
-use crate::api::skipped_parts::SkippedParts;
-use crate::chat::media::MediaPart;
-use crate::chat::message::{Message, MessageToolCall};
+use crate::api::body::{SkippedParts, invalid, take_member};
+use crate::chat::message::{MediaPart, Message, MessageToolCall};
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 use crate::session::TurnKey;
@@ -52,12 +50,7 @@ pub(super) fn append_message(
     skipped: &mut SkippedParts,
 ) -> Result<(), RequestError> {
     let Value::Object(mut members) = message else { return Err(invalid(format!("messages.{at} must be an object"))) };
-    let mut take = |name: &str| {
-        let (_, value) = members.iter_mut().find(|(key, _)| key == name)?;
-        Some(std::mem::take(value)).filter(|value| *value != Value::Null)
-    };
-    let role = take("role");
-    let content = take("content");
+    let (role, content) = (take_member(&mut members, "role"), take_member(&mut members, "content"));
     match role.as_ref().and_then(Value::as_str) {
         Some("user") => append_user(messages, content, at, skipped),
         Some("assistant") => append_assistant(messages, content, at, skipped),
@@ -66,7 +59,7 @@ pub(super) fn append_message(
             let mut texts = texts(content, &format!("messages.{at}.content"), skipped)?;
             texts.retain(|text| !text.is_empty());
             if !texts.is_empty() {
-                messages.push(Message::of_parts("system", texts));
+                messages.push(Message::from_parts("system", texts));
             }
             Ok(())
         }
@@ -81,7 +74,7 @@ fn texts(content: Value, place: &str, skipped: &mut SkippedParts) -> Result<Vec<
         Value::Array(blocks) => {
             let mut texts = Vec::new();
             for block in blocks {
-                match (kind(&block), text_of(&block)) {
+                match (kind(&block), block.get_str("text")) {
                     ("text", Some(text)) => texts.push(text.to_owned()),
                     (kind, _) => skipped.add(kind)?,
                 }
@@ -92,7 +85,7 @@ fn texts(content: Value, place: &str, skipped: &mut SkippedParts) -> Result<Vec<
     }
 }
 
-/// The blocks of a message. A text alone is appended as a message; then there are no blocks.
+/// The blocks of a message. `None` if the content is a string, which is appended as a message.
 fn blocks_of(
     role: &str,
     content: Option<Value>,
@@ -101,7 +94,7 @@ fn blocks_of(
 ) -> Result<Option<Vec<Value>>, RequestError> {
     match content {
         Some(Value::String(text)) => {
-            messages.push(Message::of(role, text));
+            messages.push(Message::new(role, text));
             Ok(None)
         }
         Some(Value::Array(blocks)) => Ok(Some(blocks)),
@@ -124,7 +117,7 @@ fn append_user(
     };
     for block in blocks {
         match kind(&block) {
-            "text" => texts.extend(text_of(&block).map(str::to_owned)),
+            "text" => texts.extend(block.get_str("text").map(str::to_owned)),
             "search_result" => texts.extend(Some(search_result(&block)).filter(|text| !text.is_empty())),
             "tool_result" => {
                 flush(&mut texts, &mut media, messages);
@@ -135,7 +128,7 @@ fn append_user(
                 let text = block.get("content").or_else(|| block.get("text")).cloned().unwrap_or_default();
                 let text = self::texts(text, "mid_conv_system", skipped)?.join("\n");
                 if !text.is_empty() {
-                    messages.push(Message::of("system", text));
+                    messages.push(Message::new("system", text));
                 }
             }
             "image" => media.push(image(&block, texts.len())?),
@@ -154,13 +147,13 @@ fn append_assistant(
     skipped: &mut SkippedParts,
 ) -> Result<(), RequestError> {
     let Some(blocks) = blocks_of("assistant", content, messages, at)? else { return Ok(()) };
-    let mut message = Message::of_parts("assistant", Vec::new());
+    let mut message = Message::from_parts("assistant", Vec::new());
     let mut thoughts = Vec::new();
     for block in blocks {
         match kind(&block) {
-            "text" => message.texts.extend(text_of(&block).map(str::to_owned)),
+            "text" => message.texts.extend(block.get_str("text").map(str::to_owned)),
             "thinking" => {
-                let member = |name: &str| block.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+                let member = |name: &str| block.get_str(name).filter(|text| !text.is_empty());
                 thoughts.extend(member("thinking").map(str::to_owned));
                 message.turn_keys.extend(member("signature").and_then(TurnKey::parse));
             }
@@ -176,11 +169,11 @@ fn append_assistant(
 }
 
 fn tool_use(block: &Value, at: usize) -> Result<MessageToolCall, RequestError> {
-    let Some(name) = block.get("name").and_then(Value::as_str) else {
+    let Some(name) = block.get_str("name") else {
         return Err(invalid(format!("messages.{at}.content: a tool_use block has no name")));
     };
     let arguments = block.get("input").map_or_else(|| "{}".to_owned(), dumps);
-    let id = block.get("id").and_then(Value::as_str).map(str::to_owned);
+    let id = block.get_str("id").map(str::to_owned);
     Ok(MessageToolCall { id, name: name.to_owned(), arguments })
 }
 
@@ -193,16 +186,12 @@ fn tool_result(block: &Value, skipped: &mut SkippedParts) -> Result<Message, Req
         Some(Value::Array(items)) => {
             for item in items {
                 match kind(item) {
-                    "text" => texts.extend(text_of(item).filter(|text| !text.is_empty()).map(str::to_owned)),
+                    "text" => texts.extend(item.get_str("text").filter(|text| !text.is_empty()).map(str::to_owned)),
                     "search_result" => texts.extend(Some(search_result(item)).filter(|text| !text.is_empty())),
                     // the tool itself is in the prompt already
                     "tool_reference" => {
-                        texts.extend(
-                            item.get("tool_name")
-                                .or_else(|| item.get("name"))
-                                .and_then(Value::as_str)
-                                .map(str::to_owned),
-                        );
+                        let name = item.get("tool_name").or_else(|| item.get("name"));
+                        texts.extend(name.and_then(Value::as_str).map(str::to_owned));
                     }
                     "image" => media.push(image(item, texts.len())?),
                     "document" => return Err(unsupported("document")),
@@ -221,7 +210,7 @@ fn tool_result(block: &Value, skipped: &mut SkippedParts) -> Result<Message, Req
 
 /// The text of a search result, in SGLang's format.
 fn search_result(block: &Value) -> String {
-    let text = |name: &str| block.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let text = |name: &str| block.get_str(name).filter(|text| !text.is_empty());
     let source = match block.get("source") {
         Some(Value::String(text)) => Some(text.as_str()),
         Some(source) => source.get("url").or_else(|| source.get("text")).and_then(Value::as_str),
@@ -232,7 +221,7 @@ fn search_result(block: &Value) -> String {
         Some(Value::Array(parts)) => parts
             .iter()
             .filter(|part| kind(part) == "text")
-            .filter_map(text_of)
+            .filter_map(|part| part.get_str("text"))
             .filter(|text| !text.is_empty())
             .collect(),
         _ => Vec::new(),
@@ -267,11 +256,7 @@ fn unsupported(kind: &str) -> RequestError {
 
 /// `type` of a block; empty if it has none.
 fn kind(block: &Value) -> &str {
-    block.get("type").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn text_of(block: &Value) -> Option<&str> {
-    block.get("text").and_then(Value::as_str)
+    block.get_str("type").unwrap_or_default()
 }
 
 #[cfg(test)]

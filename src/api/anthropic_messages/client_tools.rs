@@ -244,10 +244,10 @@ pub(super) fn with_schema(tool: &Value, kind: &str, at: usize) -> Result<Option<
     let display =
         display.map(|(width, height)| format!(" The screen is {width} pixels wide and {height} pixels high."));
     let description = format!("{}{}", known.description, display.unwrap_or_default());
-    let name = tool.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()).unwrap_or(known.name);
-    Ok(Some(object([
+    let name = tool.get_str("name").filter(|name| !name.is_empty()).unwrap_or(known.name);
+    Ok(Some(Value::object([
         ("name", name.into()),
-        ("description", description.as_str().into()),
+        ("description", description.into()),
         ("input_schema", known.schema()),
     ])))
 }
@@ -256,19 +256,15 @@ impl ClientTool {
     /// The JSON schema of the input.
     fn schema(&self) -> Value {
         let member = |(name, schema): &Member| {
-            ((*name).to_owned(), Value::parse(schema.as_bytes()).expect("a test parses the schemas of all members"))
+            (*name, Value::parse(schema.as_bytes()).expect("a test parses the schemas of all members"))
         };
         let required = self.required.iter().map(|name| (*name).into()).collect::<Vec<Value>>();
-        object([
+        Value::object([
             ("type", "object".into()),
-            ("properties", Value::Object(self.input.iter().map(member).collect())),
+            ("properties", Value::object(self.input.iter().map(member))),
             ("required", required.into()),
         ])
     }
-}
-
-fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 #[cfg(test)]

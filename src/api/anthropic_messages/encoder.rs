@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::error;
-use super::reply::{ReplyContext, StopReason, input, usage};
 use crate::api::openai::Usage;
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
-use crate::chat::reply_stream::ReplyStream;
+use crate::chat::reply_reader::{ReplyReader, ReplyStream};
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
-use crate::parse::Event;
+use crate::json::Cursor;
+use crate::parse::{Event, ToolCall};
 use crate::session::TurnKey;
 
 /// The time without an event after which a stream sends `ping`. Clients give up on streams that are silent for minutes.
@@ -20,10 +20,25 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// clients handle it as such.
 const FIRST_EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The properties of a request that the encoding of its reply depends on.
+#[derive(Debug)]
+pub(super) struct MessageContext {
+    /// Parses the sampled tokens.
+    pub(super) reader: ReplyReader,
+    /// `model` of the request.
+    pub(super) model: String,
+    /// The id of the message. Clients join messages with the same id, so every reply has its own.
+    pub(super) id: String,
+    /// Tokens of the prompt.
+    pub(super) prompt_tokens: u64,
+    /// Whether the context of the model is shorter than the prompt and `max_tokens` together.
+    pub(super) is_limited_by_context: bool,
+}
+
 /// Encodes a message.
 #[derive(Debug)]
 pub(super) struct MessageEncoder {
-    context: ReplyContext,
+    context: MessageContext,
     reply: ReplyStream,
     /// The block that has begun and has not ended.
     open: Option<Block>,
@@ -48,9 +63,47 @@ enum Block {
     ToolUse,
 }
 
+/// Why a message ended: `stop_reason` and `stop_sequence`, as JSON text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct StopReason {
+    reason: &'static str,
+    sequence: String,
+}
+
+impl MessageContext {
+    /// The start of a message, up to the value of `content`.
+    fn head(&self) -> String {
+        format!(
+            "{{\"id\":{},\"type\":\"message\",\"role\":\"assistant\",\"model\":{},\"content\":",
+            quoted(&self.id),
+            quoted(&self.model)
+        )
+    }
+
+    /// Why the message ended. `has_calls` is true if it calls tools.
+    fn stop_reason(&self, update: &SequenceUpdate<'_>, has_calls: bool) -> StopReason {
+        let reason = |reason| StopReason { reason, sequence: "null".to_owned() };
+        match update.finish {
+            Some("length") if self.is_limited_by_context => reason("model_context_window_exceeded"),
+            Some("length") => reason("max_tokens"),
+            _ if has_calls => reason("tool_use"),
+            _ => match update.matched.filter(|matched| self.is_stop_sequence(matched)) {
+                Some(matched) => StopReason { reason: "stop_sequence", sequence: matched.to_owned() },
+                None => reason("end_turn"),
+            },
+        }
+    }
+
+    /// Whether the engine reports a stop string of the request, and not a token. `matched` is JSON text.
+    fn is_stop_sequence(&self, matched: &str) -> bool {
+        let text = Cursor::new(matched.as_bytes()).string();
+        text.is_ok_and(|text| self.reader.stops.strings.iter().any(|stop| *stop == *text.decode()))
+    }
+}
+
 impl MessageEncoder {
     /// An encoder at the beginning of a reply.
-    pub(super) fn new(context: ReplyContext) -> Self {
+    pub(super) fn new(context: MessageContext) -> Self {
         let usage = Usage { prompt: context.prompt_tokens, ..Usage::default() };
         Self {
             reply: ReplyStream::new(&context.reader),
@@ -121,7 +174,8 @@ impl MessageEncoder {
             }
             Event::CallStart { name, id } => {
                 self.end_block(None, update, out);
-                let id = self.context.reader.call_id(id.as_deref(), self.calls, update.name());
+                let (rid, index) = update.name();
+                let id = self.context.reader.call_id(id.as_deref(), self.calls, rid, index);
                 self.calls += 1;
                 self.begin_block(Block::ToolUse, &tool_use(&id, name, "{}"), out);
             }
@@ -132,7 +186,7 @@ impl MessageEncoder {
 }
 
 impl ReplyEncoder for MessageEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+    fn encode_whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let [update] = updates else { return Err("the engine's reply does not have one sequence".into()) };
         let reader = &self.context.reader;
         if update.finish == Some("abort") {
@@ -152,18 +206,18 @@ impl ReplyEncoder for MessageEncoder {
         if !message.content.is_empty() {
             blocks.push(format!("{{\"type\":\"text\",\"text\":{}}}", quoted(&message.content)));
         }
-        blocks.extend(message.calls.iter().enumerate().map(|(at, call)| {
-            tool_use(&reader.call_id(call.id.as_deref(), at, (rid, index)), &call.name, input(call))
-        }));
-        let mut total = Usage::default();
-        total.add(update, 1);
+        blocks.extend(
+            message.calls.iter().enumerate().map(|(at, call)| {
+                tool_use(&reader.call_id(call.id.as_deref(), at, rid, index), &call.name, input(call))
+            }),
+        );
         Ok(Ok(format!(
             "{}[{}],\"stop_reason\":\"{}\",\"stop_sequence\":{},\"usage\":{}}}",
             self.context.head(),
             blocks.join(","),
             stop.reason,
             stop.sequence,
-            usage(&total)
+            usage(&Usage::total(update))
         )))
     }
 
@@ -192,7 +246,7 @@ impl ReplyEncoder for MessageEncoder {
         self.tokens
     }
 
-    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+    fn encode_update(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
         if update.index > 0 || self.stop.is_some() || self.has_failed {
             return Ok(());
         }
@@ -212,8 +266,7 @@ impl ReplyEncoder for MessageEncoder {
         }
         if update.finish.is_some() {
             self.end_block(None, update, out);
-            self.usage = Usage::default();
-            self.usage.add(update, 1);
+            self.usage = Usage::total(update);
             self.stop = Some(self.context.stop_reason(update, self.calls > 0));
         }
         Ok(())
@@ -251,4 +304,27 @@ fn write_event(name: &str, data: &str, out: &mut String) {
     out.push_str("\ndata: ");
     out.push_str(data);
     out.push_str("\n\n");
+}
+
+/// `usage`, as JSON text. The cached tokens of the prompt are not part of `input_tokens`.
+fn usage(usage: &Usage) -> String {
+    let cached = usage.cached.unwrap_or(0).min(usage.prompt);
+    let details = match usage.reasoning {
+        0 => String::new(),
+        tokens => format!(",\"output_tokens_details\":{{\"thinking_tokens\":{tokens}}}"),
+    };
+    format!(
+        "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":{cached},\"output_tokens\":{}{details}}}",
+        usage.prompt - cached,
+        usage.completion
+    )
+}
+
+/// The input of a call, as JSON text. Clients expect an object, so the input of an invalid call is empty: its validation fails, and the
+/// model sees that.
+fn input(call: &ToolCall) -> &str {
+    // stricter than the parser of calls, which accepts NaN as Python does
+    let is_object =
+        || call.arguments.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
+    if !call.error && is_object() { &call.arguments } else { "{}" }
 }

@@ -6,7 +6,6 @@
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::api::openai::error::OpenAiError;
 use crate::api::{ApiError, to_json};
 
 /// The status of an overloaded server. It is not registered, so `http` has no name for it.
@@ -81,17 +80,6 @@ pub(super) fn prompt_too_long(tokens: usize, context: u64) -> String {
 /// The error for a generation that the engine aborted, for example for an update of its weights. Clients retry it.
 pub(super) fn aborted() -> ApiError {
     error(overloaded(), "the engine aborted the generation; try again")
-}
-
-/// Converts an error reply of the engine to a /generate request.
-pub(super) fn from_engine(status: StatusCode, body: &[u8]) -> ApiError {
-    error(status, &OpenAiError::from_engine(status, body).message)
-}
-
-/// Converts the `error` member of an event of a /generate stream.
-pub(super) fn from_event(text: &str) -> ApiError {
-    let parsed = OpenAiError::from_event(text);
-    error(parsed.status, &parsed.message)
 }
 
 fn overloaded() -> StatusCode {

@@ -6,23 +6,19 @@ use bytes::Bytes;
 
 use super::blocks::{append_message, system_prompt};
 use super::{error, tools};
-use crate::api::body::{RequestBody, invalid, is_present, two_constraints};
+use crate::api::body::{RequestBody, SkippedParts, invalid, schema_constraint};
 use crate::api::openai::{FIELDS, FieldTarget};
-use crate::api::skipped_parts::SkippedParts;
 use crate::chat::message::Message;
 use crate::chat::reply_reader::Stops;
 use crate::chat::system_messages::fold_system_messages;
-use crate::chat::{Conversation, RequestError, dumps, quoted};
-use crate::engine::sglang::request::{RequestOption, SamplingParam};
-use crate::json::{Cursor, Object, Value};
+use crate::chat::{Conversation, RequestError, dumps};
+use crate::engine::sglang::request::SamplingParam;
+use crate::json::Value;
 
 /// The body of a Messages request, and the fields that tokentap decodes.
 #[derive(Debug)]
 pub(super) struct MessagesRequest {
-    /// The body, unchanged.
-    pub(super) bytes: Bytes,
-    /// The spans of its members.
-    pub(super) object: Object,
+    pub(super) body: RequestBody,
     /// `model`. The reply repeats it.
     pub(super) model: String,
     /// The messages, the tools, and the switches of the template.
@@ -57,36 +53,26 @@ impl MessagesRequest {
         shows_system_messages: bool,
         mut skipped: SkippedParts,
     ) -> Result<Self, RequestError> {
-        let (mut messages, mut system) = (None, None);
-        let mut cursor = Cursor::new(&bytes);
-        let object = Object::read(&mut cursor, |key, cursor| {
-            // the longest members are parsed in the same pass
-            if key.is("messages") {
-                messages = Some(Value::read(cursor)?);
-            } else if key.is("system") {
-                system = Some(Value::read(cursor)?).filter(|system| *system != Value::Null);
-            } else {
-                cursor.skip()?;
-            }
-            Ok(())
-        });
-        let object = object.and_then(|object| cursor.end().map(|()| object));
-        let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
-        let body = RequestBody { bytes: &bytes, object: &object };
+        let (body, [messages, system]) = RequestBody::parse(bytes, ["messages", "system"])?;
+        let system = system.filter(|system| *system != Value::Null);
         // a thread's request lacks the messages that the server is expected to know
-        if body.raw("thread").is_some_and(is_present) {
+        if body.present("thread").is_some() {
             return Err(invalid(error::NO_THREADS));
         }
-        let model = body.value("model")?.and_then(|model| model.as_str().map(str::to_owned));
-        let model = model.filter(|model| !model.is_empty()).ok_or_else(|| invalid("model: Field required"))?;
+        let model =
+            body.text("model")?.filter(|model| !model.is_empty()).ok_or_else(|| invalid("model: Field required"))?;
         let Some(Value::Array(values)) = messages else { return Err(invalid("messages: must be a list")) };
         if values.is_empty() {
             return Err(invalid("messages: at least one message is required"));
         }
-        let max_tokens = max_tokens(&body, counts)?;
+        let max_tokens = body.count("max_tokens");
+        let max_tokens = max_tokens.map_err(|_| invalid("max_tokens: must be a whole number of at least 1"))?;
+        if max_tokens.is_none() && !counts {
+            return Err(invalid("max_tokens: Field required"));
+        }
         let system = system_prompt(system, &mut skipped)?;
         let mut messages = Vec::with_capacity(values.len() + 1);
-        messages.extend(system.text.map(|text| Message::of("system", text)));
+        messages.extend(system.text.map(|text| Message::new("system", text)));
         for (at, value) in values.into_iter().enumerate() {
             append_message(&mut messages, value, at, &mut skipped)?;
         }
@@ -99,7 +85,7 @@ impl MessagesRequest {
         let tools = tools::tools(body.value("tools")?, &mut skipped)?;
         let (tool_choice, parallel_calls) = tools::choice(body.value("tool_choice")?.as_ref(), tools.as_deref())?;
         let output = body.value("output_config")?.unwrap_or_default();
-        let effort = output.get("effort").and_then(Value::as_str).map(str::to_owned);
+        let effort = output.get_str("effort").map(str::to_owned);
         let schema = output.get("format").and_then(|format| format.get("schema")).map(dumps);
         let continues_last = messages.last().is_some_and(|message| message.is_assistant() && message.calls.is_empty());
         Ok(Self {
@@ -124,56 +110,27 @@ impl MessagesRequest {
             effort,
             skipped,
             model,
-            object,
-            bytes,
+            body,
         })
     }
 
-    /// The sampling parameters of the body, as JSON text.
-    pub(super) fn sampling(&self) -> Vec<(SamplingParam, &[u8])> {
-        self.fields(|target| match target {
-            FieldTarget::Sampling(param) => Some(param),
-            FieldTarget::Top(_) => None,
-        })
-    }
-
-    /// The other members of the body that become members of the /generate request, as JSON text.
-    pub(super) fn options(&self) -> Vec<(RequestOption, &[u8])> {
-        self.fields(|target| match target {
-            FieldTarget::Top(option) => Some(option),
-            FieldTarget::Sampling(_) => None,
-        })
-    }
-
-    /// The fields with a target that `select` accepts: those of Anthropic's API, and those of SGLang's chat that researchers need.
-    fn fields<T>(&self, select: impl Fn(FieldTarget) -> Option<T>) -> Vec<(T, &[u8])> {
+    /// The fields that are copied to the /generate request, as JSON text: those of Anthropic's API, and those of SGLang's chat that
+    /// researchers need.
+    pub(super) fn fields(&self) -> Vec<(FieldTarget, &[u8])> {
         /// Fields of chats that have another meaning in Messages, or none.
         const OTHER_MEANING: [&str; 7] = ["n", "stop", "stop_token_ids", "no_stop_trim", "metadata", "user", "rid"];
-        let body = RequestBody { bytes: &self.bytes, object: &self.object };
         let fields = FIELDS.iter().copied().filter(|(name, _)| !OTHER_MEANING.contains(name));
         let fields = fields.chain([("stop_sequences", FieldTarget::Sampling(SamplingParam::Stop))]);
-        let value = |name| body.raw(name).filter(|value| is_present(value));
-        fields.filter_map(|(name, target)| Some((select(target)?, value(name)?))).collect()
+        fields.filter_map(|(name, target)| Some((target, self.body.present(name)?))).collect()
     }
 
-    /// The JSON schema that constrains the reply, as a JSON string.
+    /// The grammar that constrains the reply.
     ///
     /// # Errors
     /// [`RequestError::Invalid`] if a forced tool call and a schema exclude each other.
-    pub(super) fn constraint(&self) -> Result<Option<String>, RequestError> {
-        match (&self.schema, self.conversation.forced_call_schema(self.parallel_calls)) {
-            (Some(_), Some(_)) => Err(two_constraints("output_config.format")),
-            (schema, forced) => Ok(schema.clone().or_else(|| forced.as_ref().map(dumps)).map(|text| quoted(&text))),
-        }
+    pub(super) fn constraint(&self) -> Result<Option<(SamplingParam, String)>, RequestError> {
+        schema_constraint(self.schema.as_ref(), &self.conversation, self.parallel_calls, "output_config.format")
     }
-}
-
-fn max_tokens(body: &RequestBody<'_>, counts: bool) -> Result<Option<u64>, RequestError> {
-    let Some(raw) = body.raw("max_tokens").filter(|raw| is_present(raw)) else {
-        return if counts { Ok(None) } else { Err(invalid("max_tokens: Field required")) };
-    };
-    let tokens = std::str::from_utf8(raw).ok().and_then(|text| text.parse().ok()).filter(|tokens| *tokens > 0);
-    tokens.map(Some).ok_or_else(|| invalid("max_tokens: must be a whole number of at least 1"))
 }
 
 /// The switches of the template: whether it thinks, and its effort.

@@ -1,15 +1,15 @@
 //! Converts the tools of a request to the format of chat templates.
 
 use super::client_tools;
-use crate::api::body::invalid;
-use crate::api::skipped_parts::SkippedParts;
+use crate::api::body::{SkippedParts, invalid};
+use crate::api::openai::tools::definition;
 use crate::chat::RequestError;
 use crate::chat::tool_choice::{self, ToolChoice};
 use crate::json::Value;
 
 /// Converts `tools`. Tools of Anthropic that the client executes get their published schema. Those that Anthropic's servers execute are
-/// skipped. Tools with `defer_loading` are shown like all
-/// others, so that the prompt does not change when the client refers to one. `None` if no tool remains.
+/// skipped. Tools with `defer_loading` are shown like all others, so that the prompt does not change when the client refers to one. `None` if
+/// no tool remains.
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
@@ -18,7 +18,7 @@ pub(super) fn tools(tools: Option<Value>, skipped: &mut SkippedParts) -> Result<
     let Value::Array(tools) = tools else { return Err(invalid("tools: must be a list")) };
     let mut converted = Vec::with_capacity(tools.len());
     for (at, tool) in tools.iter().enumerate() {
-        let kind = tool.get("type").and_then(Value::as_str).unwrap_or("custom");
+        let kind = tool.get_str("type").unwrap_or("custom");
         if kind == "custom" || tool.get("input_schema").is_some() {
             converted.push(function(tool, at)?);
         } else if let Some(tool) = client_tools::with_schema(tool, kind, at)? {
@@ -31,7 +31,7 @@ pub(super) fn tools(tools: Option<Value>, skipped: &mut SkippedParts) -> Result<
 }
 
 fn function(tool: &Value, at: usize) -> Result<Value, RequestError> {
-    let name = tool.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+    let name = tool.get_str("name").filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| invalid(format!("tools.{at}.name: Field required")))?;
     let Some(Value::Object(schema)) = tool.get("input_schema") else {
         return Err(invalid(format!("tools.{at}.input_schema: must be an object")));
@@ -40,11 +40,8 @@ fn function(tool: &Value, at: usize) -> Result<Value, RequestError> {
     if !schema.iter().any(|(name, _)| name == "type") {
         schema.push(("type".to_owned(), "object".into()));
     }
-    let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
-    let members = [("name", name.into()), ("description", description.into()), ("parameters", Value::Object(schema))];
-    let strict = tool.get("strict").map(|strict| ("strict", strict.clone()));
-    let function = object(members.into_iter().chain(strict));
-    Ok(object([("type", "function".into()), ("function", function)]))
+    let description = tool.get_str("description").unwrap_or_default();
+    Ok(definition(name, description, Value::Object(schema), tool.get("strict").cloned()))
 }
 
 /// Which tools the model may or must call, and whether it may call several at once.
@@ -54,7 +51,7 @@ fn function(tool: &Value, at: usize) -> Result<Value, RequestError> {
 pub(super) fn choice(choice: Option<&Value>, tools: Option<&[Value]>) -> Result<(ToolChoice, bool), RequestError> {
     let Some(choice) = choice else { return Ok((ToolChoice::Auto, true)) };
     let parallel = choice.get("disable_parallel_tool_use") != Some(&Value::Bool(true));
-    let kind = choice.get("type").and_then(Value::as_str).unwrap_or_default();
+    let kind = choice.get_str("type").unwrap_or_default();
     let choice = match kind {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
@@ -65,7 +62,7 @@ pub(super) fn choice(choice: Option<&Value>, tools: Option<&[Value]>) -> Result<
         }
         "any" => ToolChoice::Required,
         "tool" => {
-            let name = choice.get("name").and_then(Value::as_str).unwrap_or_default();
+            let name = choice.get_str("name").unwrap_or_default();
             if !tools.unwrap_or_default().iter().any(|tool| tool_choice::name(tool) == Some(name)) {
                 return Err(invalid(format!(
                     "tool_choice: there is no tool {name:?} that Anthropic's servers do not execute"
@@ -76,8 +73,4 @@ pub(super) fn choice(choice: Option<&Value>, tools: Option<&[Value]>) -> Result<
         _ => return Err(invalid("tool_choice.type: must be auto, any, tool or none")),
     };
     Ok((choice, parallel))
-}
-
-fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }

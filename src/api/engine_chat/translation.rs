@@ -44,13 +44,17 @@ impl TranslatedChat {
     /// Translates a conversation. `request` is the /generate request of the conversation without its media. `None` if `request` has a member
     /// that chats do not have.
     #[must_use]
-    pub(super) fn of(conversation: &Conversation, request: &GenerateRequest, engine: &Capabilities) -> Option<Self> {
+    pub(super) fn try_new(
+        conversation: &Conversation,
+        request: &GenerateRequest,
+        engine: &Capabilities,
+    ) -> Option<Self> {
         let sampling = Object::parse(request.object.get(&request.bytes, "sampling_params")?).ok()?;
         let sampling_bytes = &request.bytes[request.object.value_span(&request.bytes, "sampling_params")?];
         let mut body = b"{".to_vec();
         let mut members = MemberWriter::new(&mut body);
         members.put("model", quoted(&engine.model).as_bytes());
-        let messages: Vec<ChatMessage<'_>> = conversation.messages.iter().map(ChatMessage::of).collect();
+        let messages: Vec<ChatMessage<'_>> = conversation.messages.iter().map(ChatMessage::from).collect();
         members.put("messages", to_json(&messages).as_bytes());
         if let Some(tools) = conversation.tools.as_ref().filter(|_| conversation.parses_tool_calls()) {
             members.put("tools", to_json(tools).as_bytes());
@@ -168,8 +172,8 @@ struct ChatFunction<'a> {
     arguments: String,
 }
 
-impl<'a> ChatMessage<'a> {
-    fn of(message: &'a Message) -> Self {
+impl<'a> From<&'a Message> for ChatMessage<'a> {
+    fn from(message: &'a Message) -> Self {
         let content = match &message.texts[..] {
             [] if message.media.is_empty() && message.is_assistant() => ChatContent::Missing(()),
             [] if message.media.is_empty() => ChatContent::Text(""),
@@ -180,7 +184,7 @@ impl<'a> ChatMessage<'a> {
             role: &message.role,
             content,
             reasoning_content: message.reasoning.as_deref(),
-            tool_calls: message.calls.iter().map(ChatCall::of).collect(),
+            tool_calls: message.calls.iter().map(ChatCall::from).collect(),
             tool_call_id: message.tool_call_id.as_deref(),
             name: message.name.as_deref(),
         }
@@ -201,8 +205,8 @@ fn parts<'a>(texts: &'a [String], message: &'a Message) -> Vec<ChatPart<'a>> {
     parts
 }
 
-impl<'a> ChatCall<'a> {
-    fn of(call: &'a MessageToolCall) -> Self {
+impl<'a> From<&'a MessageToolCall> for ChatCall<'a> {
+    fn from(call: &'a MessageToolCall) -> Self {
         let text = call.arguments.trim();
         // the engine parses the arguments: those that are not an object become a string, as in tokentap's own prompts
         let arguments = match Value::parse(text.as_bytes()) {
@@ -219,7 +223,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::chat::media::MediaPart;
+    use crate::chat::message::MediaPart;
     use crate::chat::tool_choice::ToolChoice;
 
     /// A conversation of a call whose result is an image between two texts.
@@ -232,13 +236,13 @@ mod tests {
         let reply = Message {
             calls: vec![call("{\"a\": 1}"), call("no"), call("")],
             reasoning: Some("hm".to_owned()),
-            ..Message::of_parts("assistant", Vec::new())
+            ..Message::from_parts("assistant", Vec::new())
         };
         let image = MediaPart::image(1, "data:image/png;base64,AA", Some("low"));
         let result = Message::with_media("tool", vec!["a".to_owned(), "b".to_owned()], vec![image]);
         Conversation {
             messages: vec![
-                Message::of("user", "u".to_owned()),
+                Message::new("user", "u".to_owned()),
                 reply,
                 Message { tool_call_id: Some("c".to_owned()), ..result },
             ],
@@ -258,7 +262,7 @@ mod tests {
         let request =
             GenerateRequest::parse_with_ids(Bytes::copy_from_slice(request.as_bytes()), Arc::new([1, 2]), 13..18);
         let engine = Capabilities { context_length: Some(100), ..Capabilities::unknown(None) };
-        let chat = TranslatedChat::of(&conversation(), &request.unwrap(), &engine)?;
+        let chat = TranslatedChat::try_new(&conversation(), &request.unwrap(), &engine)?;
         let body: serde_json::Value = serde_json::from_slice(&chat.body).unwrap();
         assert_eq!(body["rid"].as_str(), chat.rid.as_deref());
         Some((body, serde_json::from_str(&chat.sampling).unwrap()))

@@ -47,16 +47,18 @@ struct ErrorMembers<'a> {
 
 impl OpenAiError {
     /// An error with the status and the words that clients expect: 413 and 422 become 400, and a message about a context overflow gets
-    /// the words that clients look for.
+    /// the words that clients look for. An error that has them already stays the same.
     #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
         match status {
-            StatusCode::PAYLOAD_TOO_LARGE => Self {
+            StatusCode::PAYLOAD_TOO_LARGE if !message.contains(CONTEXT_OVERFLOW) => Self {
                 status: StatusCode::BAD_REQUEST,
                 message: format!("{message} (a request of this size exceeds the {CONTEXT_OVERFLOW})"),
             },
-            StatusCode::UNPROCESSABLE_ENTITY => Self { status: StatusCode::BAD_REQUEST, message },
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
+                Self { status: StatusCode::BAD_REQUEST, message }
+            }
             status
                 if ENGINE_OVERFLOWS.iter().any(|words| message.contains(words))
                     && !message.contains(CONTEXT_OVERFLOW) =>
@@ -73,7 +75,7 @@ impl OpenAiError {
         let message = Value::parse(body).ok().and_then(|value| {
             ["error", "message", "detail"].iter().find_map(|name| {
                 let member = value.get(name)?;
-                member.as_str().or_else(|| member.get("message")?.as_str()).map(str::to_owned)
+                member.as_str().or_else(|| member.get_str("message")).map(str::to_owned)
             })
         });
         Self::new(status, message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned()))
@@ -86,7 +88,7 @@ impl OpenAiError {
         let code = if let Some(Value::Number(code)) = value.get("code") { code.parse().ok() } else { None };
         let status = code.and_then(|code: u16| StatusCode::from_u16(code).ok());
         let status = status.filter(|status| status.is_client_error() || status.is_server_error());
-        let message = value.get("message").and_then(Value::as_str);
+        let message = value.get_str("message");
         // SGLang 0.5.6 sends no code, and sends such events only for invalid requests
         let default_status = match message {
             Some(_) if value.get("code").is_none() => StatusCode::BAD_REQUEST,

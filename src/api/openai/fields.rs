@@ -1,6 +1,9 @@
 //! The mapping from fields of an OpenAI request to fields of a /generate request.
 
+use crate::api::body::{RequestBody, invalid};
+use crate::chat::{RequestError, dumps};
 use crate::engine::sglang::request::{RequestOption, SamplingParam};
+use crate::json::Value;
 
 /// The destination of a field in the /generate request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub(crate) const FIELDS: &[(&str, FieldTarget)] = &[
 ];
 
 /// Fields that only the engine's own endpoint supports.
-pub(crate) const UNSUPPORTED: &[&str] = &[
+const UNSUPPORTED: &[&str] = &[
     "return_hidden_states",
     "return_sampling_mask",
     "return_flat_raw_output_top_logprobs",
@@ -66,3 +69,80 @@ pub(crate) const UNSUPPORTED: &[&str] = &[
     "mm_processor_kwargs",
     "task",
 ];
+
+impl RequestBody {
+    /// The fields that are copied to the /generate request, as JSON text.
+    pub(crate) fn fields(&self) -> Vec<(FieldTarget, &[u8])> {
+        FIELDS.iter().filter_map(|(name, target)| Some((*target, self.present(name)?))).collect()
+    }
+
+    /// Checks that tokentap can serve all fields of the request.
+    ///
+    /// # Errors
+    /// [`RequestError::Unsupported`] with a field that only the engine's own endpoint supports: one of [`UNSUPPORTED`], or of `more`.
+    pub(crate) fn check_fields(&self, more: &[&str]) -> Result<(), RequestError> {
+        let unsupported = UNSUPPORTED.iter().chain(more).find(|name| self.is_set(name));
+        unsupported.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
+    }
+
+    /// The variables of the template: `chat_template_kwargs`, and the variables that SGLang derives from the effort of reasoning.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`].
+    pub(crate) fn template_variables(&self, effort: Option<Value>) -> Result<Vec<(String, Value)>, RequestError> {
+        let mut extra = match self.value("chat_template_kwargs")? {
+            None => Vec::new(),
+            Some(Value::Object(members)) => members,
+            Some(_) => return Err(invalid("chat_template_kwargs must be an object")),
+        };
+        const RESERVED: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "chat_template"];
+        let is_reserved = |name: &str| RESERVED.contains(&name) || name.ends_with("_token");
+        if let Some((name, _)) = extra.iter().find(|(name, _)| is_reserved(name)) {
+            return Err(invalid(format!("chat_template_kwargs.{name} is not allowed, because the name is reserved")));
+        }
+        if let Some(effort) = effort {
+            let thinks = Value::Bool(effort.as_str() != Some("none"));
+            for (name, value) in
+                [("thinking", thinks.clone()), ("enable_thinking", thinks), ("reasoning_effort", effort)]
+            {
+                if !extra.iter().any(|(known, _)| known == name) {
+                    extra.push((name.to_owned(), value));
+                }
+            }
+        }
+        Ok(extra)
+    }
+}
+
+/// The LoRA adapter in a `model` of the form `MODEL:ADAPTER`. As in SGLang, it is the text after the served name and a colon, or else after
+/// the first colon.
+pub(crate) fn lora_adapter<'a>(model: &'a str, served: &str) -> Option<&'a str> {
+    if model == served {
+        return None;
+    }
+    let after_served = model.strip_prefix(served).and_then(|rest| rest.strip_prefix(':'));
+    let adapter = after_served.or_else(|| model.split_once(':').map(|(_, adapter)| adapter))?.trim();
+    Some(adapter).filter(|adapter| !adapter.is_empty())
+}
+
+/// The sampling parameter that `response_format` becomes, with its value as JSON text. `None` if the format is free text.
+///
+/// # Errors
+/// [`RequestError::Invalid`] for another type, or for a `json_schema` without a schema.
+pub(crate) fn output_constraint(body: &RequestBody) -> Result<Option<(SamplingParam, String)>, RequestError> {
+    let Some(format) = body.value("response_format")? else { return Ok(None) };
+    let kind = format.get_str("type");
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    match kind {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some((SamplingParam::JsonSchema, text(r#"{"type": "object"}"#)))),
+        Some("json_schema") => {
+            let schema = format.get("json_schema").map_or_else(|| format.get("schema"), |named| named.get("schema"));
+            let schema =
+                schema.ok_or_else(|| invalid("schema_ is required for json_schema response format request."))?;
+            Ok(Some((SamplingParam::JsonSchema, text(&dumps(schema)))))
+        }
+        Some("structural_tag") => Ok(Some((SamplingParam::StructuralTag, text(&dumps(&format))))),
+        _ => Err(invalid("response_format.type must be text, json_object, json_schema or structural_tag")),
+    }
+}

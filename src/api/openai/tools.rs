@@ -19,13 +19,13 @@ const RAW_CALL: usize = 0x8000;
 /// A tool in the format of chat templates.
 pub(crate) fn definition(name: &str, description: &str, parameters: Value, strict: Option<Value>) -> Value {
     let members = [("name", name.into()), ("description", description.into()), ("parameters", parameters)];
-    let function = object(members.into_iter().chain(strict.map(|strict| ("strict", strict))));
-    object([("type", "function".into()), ("function", function)])
+    let function = Value::object(members.into_iter().chain(strict.map(|strict| ("strict", strict))));
+    Value::object([("type", "function".into()), ("function", function)])
 }
 
 /// A custom tool in the format of chat templates, under the name that the model sees.
 pub(crate) fn custom_definition(tool: &Value, shown: &str) -> Value {
-    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let text = |value: &Value, name: &str| value.get_str(name).map(str::to_owned);
     let format = tool.get("format").filter(|format| text(format, "type").as_deref() == Some("grammar"));
     // Chat Completions has an object around the grammar
     let grammar = format.map(|format| format.get("grammar").unwrap_or(format)).map(|grammar| {
@@ -34,10 +34,11 @@ pub(crate) fn custom_definition(tool: &Value, shown: &str) -> Value {
     });
     let description = text(tool, "description").filter(|description| !description.is_empty());
     let description = description.into_iter().chain(grammar).collect::<Vec<_>>().join("\n\n");
-    let input = object([("type", "string".into()), ("description", "The whole input of the tool, as text.".into())]);
-    let parameters = object([
+    let input =
+        Value::object([("type", "string".into()), ("description", "The whole input of the tool, as text.".into())]);
+    let parameters = Value::object([
         ("type", "object".into()),
-        ("properties", object([(INPUT, input)])),
+        ("properties", Value::object([(INPUT, input)])),
         ("required", vec![INPUT.into()].into()),
     ]);
     definition(shown, &description, parameters, None)
@@ -56,7 +57,7 @@ pub(crate) struct CustomCall {
 
 impl CustomCall {
     /// The call with this id and these arguments. The id of a raw call marks it, unless the model wrote the id.
-    pub(crate) fn of(id: String, arguments: String) -> Self {
+    pub(crate) fn new(id: String, arguments: String) -> Self {
         match custom_input(&arguments) {
             Some(input) => Self { id, input, is_raw: false },
             None => {
@@ -70,7 +71,7 @@ impl CustomCall {
 
 /// The arguments of a call of a custom tool that a client returns.
 pub(crate) fn custom_arguments(input: &str, is_raw: bool) -> String {
-    if is_raw { input.to_owned() } else { dumps(&object([(INPUT, input.into())])) }
+    if is_raw { input.to_owned() } else { dumps(&Value::object([(INPUT, input.into())])) }
 }
 
 /// Whether the id of a call of a custom tool marks it as raw.
@@ -113,7 +114,7 @@ pub(crate) fn tool_choice(
     match choice.get("type").map_or(Some("function"), Value::as_str) {
         Some("function" | "custom") => {
             let tool = named_tool(choice);
-            let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
+            let name = tool.get_str("name").unwrap_or_default();
             if name.is_empty() {
                 return Err(invalid("tool_choice.name must be a string"));
             }
@@ -124,7 +125,7 @@ pub(crate) fn tool_choice(
             let allowed = choice.get("allowed_tools").unwrap_or(choice);
             let named = allowed.get("tools").and_then(Value::as_array).unwrap_or_default();
             let names = named.iter().filter_map(|named| shown(named_tool(named))).collect::<HashSet<_>>();
-            match allowed.get("mode").and_then(Value::as_str) {
+            match allowed.get_str("mode") {
                 Some("required") if names.is_empty() => {
                     Err(invalid("tool_choice: none of the allowed tools is a function or custom tool of the request"))
                 }
@@ -147,10 +148,6 @@ pub(crate) fn named_tool(tool: &Value) -> &Value {
     inner.filter(|inner| inner.get("name").is_some()).unwrap_or(tool)
 }
 
-pub(crate) fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +158,7 @@ mod tests {
             assert_eq!(custom_input(&custom_arguments(input, false)).as_deref(), Some(input));
         }
         for arguments in ["no JSON", "[1]", r#"{"input":1}"#, r#"{"patch":"x"}"#, r#"{"input":"x","more":1}"#] {
-            let call = CustomCall::of(TurnKey::of("rid", 0).call_id(1), arguments.to_owned());
+            let call = CustomCall::new(TurnKey::of("rid", 0).call_id(1), arguments.to_owned());
             assert!(call.is_raw && is_raw_call(&call.id), "{arguments}");
             assert_eq!(custom_arguments(&call.input, is_raw_call(&call.id)), arguments);
         }

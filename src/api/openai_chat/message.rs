@@ -1,11 +1,9 @@
 //! Decodes the messages of a chat request.
 
-use crate::api::body::invalid;
+use crate::api::body::{invalid, take_member};
 use crate::api::openai::tools::{custom_arguments, is_raw_call};
-use crate::chat::RequestError;
-use crate::chat::dumps;
-use crate::chat::media::MediaPart;
-use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::message::{MediaPart, Message, MessageToolCall};
+use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 
 /// The only role that SGLang compares case-sensitively.
@@ -27,15 +25,10 @@ fn parse_role(role: String) -> Result<String, String> {
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
-pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> {
+pub(super) fn decode_message(value: Value, at: usize) -> Result<Message, RequestError> {
     let invalid = |problem: &str| invalid(format!("messages[{at}]{problem}"));
     let Value::Object(mut members) = value else { return Err(invalid(" must be an object")) };
-    // moved, not copied: a conversation may be long
-    let mut take = |name: &str| {
-        let (_, value) = members.iter_mut().find(|(key, _)| key == name)?;
-        Some(std::mem::take(value)).filter(|value| *value != Value::Null)
-    };
-    let mut text = |name: &str| match take(name) {
+    let mut text = |name: &str| match take_member(&mut members, name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(invalid(&format!(".{name} must be a string"))),
@@ -46,7 +39,7 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> 
     // SGLang has no member `reasoning` and ignores it, so a value of another type is not an error
     let reasoning = reasoning.or_else(|| text("reasoning").ok().flatten());
     let (mut texts, mut media) = (Vec::new(), Vec::new());
-    let content = take("content");
+    let content = take_member(&mut members, "content");
     let in_parts = matches!(content, Some(Value::Array(_)));
     match content {
         None if role == USER => return Err(invalid(".content is required")),
@@ -54,11 +47,11 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> 
         Some(Value::String(text)) => texts.push(text),
         Some(Value::Array(parts)) => {
             for part in parts {
-                match (&part, part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+                match (&part, part.get_str("type"), part.get_str("text")) {
                     (Value::String(text), ..) => texts.push(text.clone()),
                     (_, Some("text" | "input_text") | None, Some(text)) => texts.push(text.to_owned()),
                     (_, Some("refusal"), _) => {
-                        let refusal = part.get("refusal").and_then(Value::as_str);
+                        let refusal = part.get_str("refusal");
                         texts.push(refusal.ok_or_else(|| invalid(".content has a refusal without a text"))?.to_owned());
                     }
                     // an image or audio
@@ -69,7 +62,7 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> 
         }
         Some(_) => return Err(invalid(".content must be a string or a list of parts")),
     }
-    let calls = match take("tool_calls") {
+    let calls = match take_member(&mut members, "tool_calls") {
         None => Vec::new(),
         Some(Value::Array(calls)) => calls
             .iter()
@@ -82,7 +75,7 @@ pub(super) fn message(value: Value, at: usize) -> Result<Message, RequestError> 
 
 /// Decodes a tool call of an assistant; `None` without `function.name` and `custom.name`.
 fn tool_call(value: &Value) -> Option<MessageToolCall> {
-    let id = value.get("id").and_then(Value::as_str).map(str::to_owned);
+    let id = value.get_str("id").map(str::to_owned);
     let text = |value: Option<&Value>| match value {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
@@ -95,5 +88,5 @@ fn tool_call(value: &Value) -> Option<MessageToolCall> {
         }
         (function, _) => (function?, text(function?.get("arguments"))),
     };
-    Some(MessageToolCall { id, name: tool.get("name")?.as_str()?.to_owned(), arguments })
+    Some(MessageToolCall { id, name: tool.get_str("name")?.to_owned(), arguments })
 }

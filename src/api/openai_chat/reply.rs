@@ -1,9 +1,10 @@
-//! Encodes the body of a chat reply, and the members that a streamed reply has too.
+//! Encodes the body of a chat reply, and the members that a streamed reply has too. Members from the engine are copied as JSON text.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::members::{MessageMember, ToolCallMember};
+use serde::Serialize;
+
 use super::request::ReplyExtras;
 use crate::api::openai::tools::CustomCall;
 use crate::api::openai::{Usage, id_list, logprob_list, metadata};
@@ -17,25 +18,25 @@ use crate::tokenizer::TokenizerError;
 
 /// The properties of a request that the encoding of its reply depends on.
 #[derive(Debug, Clone)]
-pub(crate) struct ReplyContext {
+pub(super) struct ReplyContext {
     /// Parses the sampled tokens.
-    pub reader: ReplyReader,
+    pub(super) reader: ReplyReader,
     /// `model` of the request.
-    pub model: String,
+    pub(super) model: String,
     /// `created`, in seconds since 1970.
-    pub created: u64,
+    pub(super) created: u64,
     /// The ids of the prompt, if the client asks for them.
-    pub prompt: Option<Arc<[u32]>>,
+    pub(super) prompt: Option<Arc<[u32]>>,
     /// Whether the client asks for logprobs.
-    pub logprobs: bool,
+    pub(super) logprobs: bool,
     /// Additional members that the client asks for.
-    pub extras: ReplyExtras,
+    pub(super) extras: ReplyExtras,
     /// The names of the custom tools.
-    pub custom_tools: Arc<HashSet<String>>,
+    pub(super) custom_tools: Arc<HashSet<String>>,
     /// The ids that the client asks for in `sglext`.
-    pub sglext: SglextOptions,
+    pub(super) sglext: SglextOptions,
     /// The number of choices.
-    pub n: usize,
+    pub(super) n: usize,
 }
 
 /// A whole call.
@@ -64,7 +65,7 @@ impl ReplyContext {
     ///
     /// # Errors
     /// [`TokenizerError`] when the sampled tokens cannot be decoded.
-    pub(crate) fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, TokenizerError> {
+    pub(super) fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, TokenizerError> {
         let mut usage = Usage::default();
         let mut choices = String::new();
         for (at, update) in updates.iter().enumerate() {
@@ -85,15 +86,13 @@ impl ReplyContext {
     }
 
     /// `prompt_token_ids` of the reply, where vLLM has it, with a leading comma. Empty if not requested.
-    #[must_use]
-    pub(crate) fn prompt_ids(&self) -> String {
+    pub(super) fn prompt_ids(&self) -> String {
         let prompt = self.prompt.as_ref().filter(|_| self.extras.token_ids);
         prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
     }
 
     /// `sglext` with the ids that the client asks for, with a leading comma. Empty if it asks for none.
-    #[must_use]
-    pub(crate) fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
+    pub(super) fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
         let prompt = || id_list(self.prompt.as_deref().unwrap_or_default());
         let input = self.sglext.input.then(|| format!("\"input_ids\":{}", prompt()));
         let output = self.sglext.output.then(|| {
@@ -108,8 +107,9 @@ impl ReplyContext {
     fn choice(&self, out: &mut String, update: &SequenceUpdate<'_>) -> Result<(), TokenizerError> {
         let finish = update.finish;
         let message = self.reader.message(&update.ids, finish)?;
+        let (rid, index) = update.name();
         let call = |(at, call): (usize, ToolCall)| {
-            let id = self.reader.call_id(call.id.as_deref(), at, update.name());
+            let id = self.reader.call_id(call.id.as_deref(), at, rid, index);
             self.call(id, call.name, call.arguments)
         };
         let calls: Vec<ReplyCall> = message.calls.into_iter().enumerate().map(call).collect();
@@ -146,20 +146,18 @@ impl ReplyContext {
         if !self.custom_tools.contains(&name) {
             return ReplyCall { id, name, text: arguments, is_custom: false };
         }
-        let CustomCall { id, input, .. } = CustomCall::of(id, arguments);
+        let CustomCall { id, input, .. } = CustomCall::new(id, arguments);
         ReplyCall { id, name, text: input, is_custom: true }
     }
 
     /// `prompt_token_ids` of a choice, with a leading comma. Empty if not requested.
-    #[must_use]
-    pub(crate) fn choice_prompt_ids(&self) -> String {
+    pub(super) fn choice_prompt_ids(&self) -> String {
         let prompt = self.prompt.as_ref().filter(|_| self.extras.includes_prompt_ids());
         prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
     }
 
     /// The sampled ids of a choice under SGLang's name and vLLM's name, each with a leading comma. Empty if not requested.
-    #[must_use]
-    pub(crate) fn choice_ids(&self, update: &SequenceUpdate<'_>) -> String {
+    pub(super) fn choice_ids(&self, update: &SequenceUpdate<'_>) -> String {
         if !self.extras.token_ids {
             return String::new();
         }
@@ -168,11 +166,81 @@ impl ReplyContext {
     }
 
     /// `meta_info` of a choice, with a leading comma. Empty if not requested.
-    #[must_use]
-    pub(crate) fn meta_info(&self, update: &SequenceUpdate<'_>) -> String {
+    pub(super) fn meta_info(&self, update: &SequenceUpdate<'_>) -> String {
         if !self.extras.meta_info && !self.extras.entropy {
             return String::new();
         }
         format!(",\"meta_info\":{}", update.meta_info().unwrap_or_else(|| "null".to_owned()))
+    }
+}
+
+/// `message` of a reply that does not stream.
+#[derive(Debug, Serialize)]
+pub(super) struct MessageMember<'a> {
+    pub(super) role: &'static str,
+    pub(super) content: &'a str,
+    pub(super) reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<ToolCallMember<'a>>,
+}
+
+/// `delta` of a chunk.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Delta<'a> {
+    pub(super) reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) tool_calls: &'a [ToolCallMember<'a>],
+}
+
+/// A tool call, or the part of a tool call in a chunk.
+#[derive(Debug, Serialize)]
+pub(super) struct ToolCallMember<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<&'a str>,
+    pub(super) index: usize,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) function: Option<FunctionMember<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) custom: Option<CustomMember<'a>>,
+}
+
+/// `function` of a tool call.
+#[derive(Debug, Serialize)]
+pub(super) struct FunctionMember<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<&'a str>,
+    pub(super) arguments: &'a str,
+}
+
+/// `custom` of a tool call.
+#[derive(Debug, Serialize)]
+pub(super) struct CustomMember<'a> {
+    pub(super) name: &'a str,
+    pub(super) input: &'a str,
+}
+
+impl<'a> ToolCallMember<'a> {
+    /// A call, or the first part of one: with its id and name.
+    pub(super) fn with_name(id: &'a str, index: usize, name: &'a str, arguments: &'a str) -> Self {
+        let function = FunctionMember { name: Some(name), arguments };
+        Self { id: Some(id), index, kind: Some("function"), function: Some(function), custom: None }
+    }
+
+    /// A call of a custom tool.
+    pub(super) fn custom(id: &'a str, index: usize, name: &'a str, input: &'a str) -> Self {
+        let custom = CustomMember { name, input };
+        Self { id: Some(id), index, kind: Some("custom"), function: None, custom: Some(custom) }
+    }
+
+    /// A later part of a call: only arguments.
+    pub(super) fn arguments(index: usize, arguments: &'a str) -> Self {
+        let function = FunctionMember { name: None, arguments };
+        Self { id: None, index, kind: None, function: Some(function), custom: None }
     }
 }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::message::message;
+use super::message::decode_message;
 use super::tools::ChatTools;
-use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
-use crate::api::openai::UNSUPPORTED;
+use crate::api::body::{RequestBody, invalid, two_constraints};
+use crate::api::generate_request::{ClientParams, GenerateInputs};
+use crate::api::openai::{lora_adapter, output_constraint};
+use crate::budget::Work;
 use crate::chat::reply_reader::Stops;
-use crate::chat::{Conversation, RequestError};
-use crate::json::{Cursor, Object, Value};
+use crate::chat::{Conversation, RequestError, dumps, quoted};
+use crate::engine::sglang::request::{GenerateRequest, SamplingParam};
+use crate::json::Value;
 
 /// The body of a chat request, and the fields that tokentap decodes.
 #[derive(Debug)]
 pub struct ChatRequest {
-    /// The body, unchanged.
-    pub bytes: Bytes,
-    /// The spans of its members.
-    pub object: Object,
+    pub(crate) body: RequestBody,
     /// `model`. The reply repeats it.
     pub model: String,
     /// `messages`, `tools`, and the other fields that decide how the prompt is rendered and the reply is parsed.
@@ -80,30 +80,21 @@ impl ChatRequest {
     /// # Errors
     /// [`RequestError`].
     pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
-        let mut messages = None;
-        let mut cursor = Cursor::new(&bytes);
-        let object = Object::read(&mut cursor, |key, cursor| {
-            // the longest member is parsed in the same pass
-            if key.is("messages") {
-                messages = Some(Value::read(cursor)?);
-                return Ok(());
-            }
-            cursor.skip().map(drop)
-        });
-        let object = object.and_then(|object| cursor.end().map(|()| object));
-        let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
-        let body = RequestBody { bytes: &bytes, object: &object };
+        let (body, [messages]) = RequestBody::parse(bytes, ["messages"])?;
         let Some(Value::Array(values)) = messages else {
             return Err(invalid("messages must be a list"));
         };
         if values.is_empty() {
             return Err(invalid("Messages cannot be empty."));
         }
-        let decode = |(at, value): (usize, Value)| message(value, at);
-        let messages = values.into_iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
-        let tools = ChatTools::of(body.value("tools")?)?;
+        let messages = values
+            .into_iter()
+            .enumerate()
+            .map(|(at, value)| decode_message(value, at))
+            .collect::<Result<Vec<_>, _>>()?;
+        let tools = ChatTools::parse(body.value("tools")?)?;
         for (older, newer) in [("functions", "tools"), ("function_call", "tool_choice")] {
-            if body.raw(older).is_some_and(is_non_default) {
+            if body.is_set(older) {
                 return Err(invalid(format!("{older} is deprecated and not supported; send {newer}")));
             }
         }
@@ -117,7 +108,7 @@ impl ChatRequest {
             entropy: body.flag("return_entropy", false)?,
         };
         Ok(Self {
-            model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
+            model: body.text("model")?.unwrap_or_else(|| "default".to_owned()),
             conversation: Arc::new(Conversation {
                 tools: tools.definitions,
                 tool_choice,
@@ -140,21 +131,10 @@ impl ChatRequest {
             parallel_calls: body.flag("parallel_tool_calls", true)?,
             custom_tools: tools.custom,
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
-            n: body.count("n")?,
+            n: body.samples()?,
             extras,
-            object,
-            bytes,
+            body,
         })
-    }
-
-    /// Checks that tokentap can serve all fields of the request.
-    ///
-    /// # Errors
-    /// [`RequestError::Unsupported`] with a field that only the engine's own endpoint supports.
-    pub fn check_fields(&self) -> Result<(), RequestError> {
-        let body = RequestBody { bytes: &self.bytes, object: &self.object };
-        let unsupported = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
-        unsupported.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
     }
 
     /// Checks that a reply of text is what the client asks for.
@@ -162,18 +142,43 @@ impl ChatRequest {
     /// # Errors
     /// [`RequestError::Invalid`].
     pub fn check_modalities(&self) -> Result<(), RequestError> {
-        let body = RequestBody { bytes: &self.bytes, object: &self.object };
-        let Some(Value::Array(modalities)) = body.value("modalities")? else { return Ok(()) };
+        let Some(Value::Array(modalities)) = self.body.value("modalities")? else { return Ok(()) };
         if modalities.is_empty() || modalities.iter().any(|modality| modality.as_str() == Some("text")) {
             return Ok(());
         }
         Err(invalid("modalities must contain \"text\": replies have no audio"))
     }
+
+    /// Builds the /generate request. `work` counts its memory.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn generate_request(
+        &self,
+        inputs: GenerateInputs<'_>,
+        work: &Work,
+    ) -> Result<Box<GenerateRequest>, RequestError> {
+        let body = &self.body;
+        let mut limits = ["max_completion_tokens", "max_tokens"].into_iter().filter_map(|name| body.present(name));
+        let constraint = match (output_constraint(body)?, self.conversation.forced_call_schema(self.parallel_calls)) {
+            (Some(_), Some(_)) => return Err(two_constraints("response_format")),
+            (constraint, schema) => constraint.or_else(|| Some((SamplingParam::JsonSchema, quoted(&dumps(&schema?))))),
+        };
+        let client = ClientParams {
+            max_new_tokens: limits.find(|limit| *limit != b"0").unwrap_or(b"null"),
+            constraint,
+            fields: body.fields(),
+            adapter: lora_adapter(&self.model, inputs.served_model),
+            stream: self.stream,
+            top_logprobs: self.logprobs.then(|| body.present("top_logprobs").unwrap_or(b"0")),
+        };
+        inputs.build(client, work)
+    }
 }
 
 /// `input_ids`: the prompt, if the client has rendered the conversation itself.
-fn prompt_ids(body: &RequestBody<'_>) -> Result<Option<Vec<u32>>, RequestError> {
-    let Some(ids) = body.raw("input_ids").filter(|ids| is_present(ids)) else { return Ok(None) };
+fn prompt_ids(body: &RequestBody) -> Result<Option<Vec<u32>>, RequestError> {
+    let Some(ids) = body.present("input_ids") else { return Ok(None) };
     let ids = serde_json::from_slice(ids);
     ids.map(Some).map_err(|error| invalid(format!("input_ids must be a list of ids: {error}")))
 }

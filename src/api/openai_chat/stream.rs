@@ -1,22 +1,20 @@
 //! Encodes the chunks of a streamed chat from the events of a /generate stream.
 
-mod choice;
-
-use super::members::{Delta, ToolCallMember};
-use super::reply::ReplyContext;
+use super::reply::{Delta, ReplyContext, ToolCallMember};
 use super::request::StreamOptions;
 use crate::api::openai::error::{write_done, write_event};
 use crate::api::openai::{Usage, logprob_list, metadata};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder, to_json};
 use crate::chat::quoted;
+use crate::chat::reply_reader::ReplyStream;
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
-use choice::{Choice, CustomParts};
+use crate::tokenizer::TokenizerError;
 
 /// Encodes a chat reply, whole or streamed.
 #[derive(Debug)]
-pub(crate) struct ChatEncoder {
+pub(super) struct ChatEncoder {
     context: ReplyContext,
     options: StreamOptions,
     choices: Vec<Choice>,
@@ -32,8 +30,7 @@ pub(crate) struct ChatEncoder {
 
 impl ChatEncoder {
     /// An encoder at the beginning of a reply.
-    #[must_use]
-    pub(crate) fn new(context: ReplyContext, options: StreamOptions) -> Self {
+    pub(super) fn new(context: ReplyContext, options: StreamOptions) -> Self {
         Self {
             context,
             options,
@@ -59,8 +56,7 @@ impl ChatEncoder {
         }
         extras.choice.push_str(&self.context.meta_info(update));
         if self.options.continuous_usage {
-            let usage = Usage { prompt: update.prompt_tokens(), completion: update.tokens as u64, ..Usage::default() };
-            extras.chunk = format!(",\"usage\":{}", usage.json());
+            extras.chunk = format!(",\"usage\":{}", Usage::so_far(update).json());
         }
         extras
     }
@@ -98,7 +94,7 @@ impl ChatEncoder {
 }
 
 impl ReplyEncoder for ChatEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+    fn encode_whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         Ok(Ok(self.context.whole(updates)?))
     }
 
@@ -106,7 +102,7 @@ impl ReplyEncoder for ChatEncoder {
         self.choices.get(index).map_or(0, |choice| choice.tokens)
     }
 
-    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+    fn encode_update(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
         let at = update.index;
         if at >= self.context.n {
             // the client did not ask for it
@@ -144,7 +140,8 @@ impl ReplyEncoder for ChatEncoder {
                 Event::CallStart { name, id } => {
                     let number = self.choices[at].calls;
                     self.choices[at].calls += 1;
-                    let id = self.context.reader.call_id(id.as_deref(), number, update.name());
+                    let (rid, index) = update.name();
+                    let id = self.context.reader.call_id(id.as_deref(), number, rid, index);
                     if self.context.custom_tools.contains(&name) {
                         self.choices[at].custom = Some(CustomParts { id, name, arguments: String::new() });
                         continue;
@@ -227,5 +224,77 @@ impl ChunkExtras {
     /// Whether a chunk must be sent for these members alone.
     fn needs_chunk(&self) -> bool {
         self.logprobs.is_some() || !self.choice.is_empty()
+    }
+}
+
+/// The state of a choice.
+#[derive(Debug)]
+struct Choice {
+    id: String,
+    reply: ReplyStream,
+    /// The incomplete reasoning, if the client asks for it in one piece.
+    reasoning: String,
+    /// All sampled ids, if `sglext` is requested.
+    ids: Vec<u32>,
+    /// The number of tokens so far.
+    tokens: usize,
+    /// The number of tool calls so far.
+    calls: usize,
+    /// A call of a custom tool that is incomplete. It is sent when it is complete, because its input is a text in the arguments.
+    custom: Option<CustomParts>,
+    ended: bool,
+}
+
+/// The parts of an incomplete call of a custom tool.
+#[derive(Debug)]
+struct CustomParts {
+    id: String,
+    name: String,
+    /// The arguments so far.
+    arguments: String,
+}
+
+impl Choice {
+    fn new(context: &ReplyContext, id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            reply: ReplyStream::new(&context.reader),
+            reasoning: String::new(),
+            ids: Vec::new(),
+            tokens: 0,
+            calls: 0,
+            custom: None,
+            ended: false,
+        }
+    }
+
+    /// Parses the new tokens of an event.
+    fn read(&mut self, context: &ReplyContext, update: &SequenceUpdate<'_>) -> Result<Vec<Event>, TokenizerError> {
+        self.tokens = update.tokens;
+        if context.sglext.output {
+            self.ids.extend_from_slice(&update.ids);
+        }
+        self.reply.push(&context.reader, &update.ids, update.finish)
+    }
+
+    /// Joins the pieces of each reasoning text. An incomplete one is kept until it is complete, or until the reply has `ended`.
+    fn join_reasoning(&mut self, events: Vec<Event>, ended: bool) -> Vec<Event> {
+        let mut joined = Vec::new();
+        let flush = |reasoning: &mut String, joined: &mut Vec<Event>| {
+            joined.extend(Some(std::mem::take(reasoning)).filter(|text| !text.is_empty()).map(Event::Reasoning));
+        };
+        for event in events {
+            match event {
+                Event::Reasoning(text) => self.reasoning.push_str(&text),
+                event => {
+                    flush(&mut self.reasoning, &mut joined);
+                    joined.push(event);
+                }
+            }
+        }
+        if ended {
+            flush(&mut self.reasoning, &mut joined);
+        }
+        joined
     }
 }

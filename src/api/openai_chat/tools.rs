@@ -26,7 +26,7 @@ impl ChatTools {
     /// # Errors
     /// [`RequestError::Invalid`] when a tool is neither a function nor a custom tool, when it has no name, or when a custom tool has the
     /// name of another tool.
-    pub(super) fn of(tools: Option<Value>) -> Result<Self, RequestError> {
+    pub(super) fn parse(tools: Option<Value>) -> Result<Self, RequestError> {
         let tools = match tools {
             None => return Ok(Self::default()),
             Some(Value::Array(tools)) => tools,
@@ -35,7 +35,7 @@ impl ChatTools {
         let (mut definitions, mut custom) = (Vec::with_capacity(tools.len()), HashSet::new());
         let mut functions = HashSet::new();
         for (at, tool) in tools.into_iter().enumerate() {
-            let is_custom = match tool.get("type").and_then(Value::as_str) {
+            let is_custom = match tool.get_str("type") {
                 Some("custom") => true,
                 None | Some("function") => false,
                 // like SGLang, tokentap takes any tool with a function for one
@@ -48,7 +48,7 @@ impl ChatTools {
             };
             let definition = if is_custom {
                 let tool = named_tool(&tool);
-                tools::custom_definition(tool, tool.get("name").and_then(Value::as_str).unwrap_or_default())
+                tools::custom_definition(tool, tool.get_str("name").unwrap_or_default())
             } else {
                 tool
             };
@@ -72,7 +72,7 @@ impl ChatTools {
     /// [`RequestError::Invalid`] when it is malformed, or when it names a tool that the request does not have.
     pub(super) fn choice(&self, choice: Option<&Value>) -> Result<ToolChoice, RequestError> {
         let shown = |tool: &Value| {
-            let name = tool.get("name")?.as_str()?;
+            let name = tool.get_str("name")?;
             (self.functions.contains(name) || self.custom.contains(name)).then(|| name.to_owned())
         };
         tools::tool_choice(choice, self.definitions.is_some(), shown)

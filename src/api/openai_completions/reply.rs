@@ -12,7 +12,7 @@ use crate::json::Value;
 
 /// Encodes the reply to a completion, whole or streamed.
 #[derive(Debug)]
-pub(crate) struct CompletionEncoder {
+pub(super) struct CompletionEncoder {
     model: String,
     created: u64,
     logprobs: Option<u32>,
@@ -64,8 +64,7 @@ impl Choice {
 
 impl CompletionEncoder {
     /// An encoder at the beginning of a reply.
-    #[must_use]
-    pub(crate) fn new(request: &CompletionRequest, created: u64, streaming: Option<StreamMode>) -> Self {
+    pub(super) fn new(request: &CompletionRequest, created: u64, streaming: Option<StreamMode>) -> Self {
         Self {
             model: request.model.clone(),
             created,
@@ -120,7 +119,7 @@ impl CompletionEncoder {
 }
 
 impl ReplyEncoder for CompletionEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+    fn encode_whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let mut usage = Usage::default();
         let choices: Vec<String> = updates
             .iter()
@@ -144,7 +143,7 @@ impl ReplyEncoder for CompletionEncoder {
         self.choices.get(index).map_or(0, |choice| choice.tokens)
     }
 
-    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+    fn encode_update(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
         let at = update.index;
         if at >= self.sequences {
             // the client did not ask for it
@@ -163,9 +162,10 @@ impl ReplyEncoder for CompletionEncoder {
             rid.clone_into(&mut self.id);
         }
         let choice = self.choice(update, &text, first);
-        let mut usage = Usage { prompt: update.prompt_tokens(), ..Usage::default() };
-        usage.completion = update.tokens as u64;
-        let usage = if self.continuous_usage { usage.json() } else { "null".to_owned() };
+        let usage = match self.continuous_usage {
+            true => Usage::so_far(update).json(),
+            false => "null".to_owned(),
+        };
         out.push_str(&format!("data: {}\"choices\":[{choice}],\"usage\":{usage}}}\n\n", self.head(&self.id)));
         if update.finish.is_some() {
             self.choices[at].has_ended = true;

@@ -3,21 +3,19 @@
 
 use bytes::Bytes;
 
-use crate::api::body::{RequestBody, invalid, is_non_default, is_present};
-use crate::api::generate_request::unreadable;
-use crate::api::openai::{UNSUPPORTED, lora_adapter, output_constraint};
+use crate::api::body::{RequestBody, invalid};
+use crate::api::generate_request::{unreadable, write_defaults, write_options, write_sampling};
+use crate::api::openai::{lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::RequestError;
-use crate::engine::sglang::request::{GenerateRequest, PromptText, RequestBuilder, SamplingParam, SessionNames};
-use crate::json::{Cursor, Malformed, Object, Value};
+use crate::engine::sglang::request::{GenerateRequest, PromptText, RequestBuilder, SamplingParam};
+use crate::json::{Cursor, Value};
 use crate::tokenizer::SamplingDefaults;
 
 /// The body of a completion request, and the fields that tokentap decodes.
 #[derive(Debug)]
 pub struct CompletionRequest {
-    bytes: Bytes,
-    /// The spans of the members of the body.
-    object: Object,
+    pub(crate) body: RequestBody,
     /// `model`. The reply repeats it.
     pub model: String,
     /// `stream`.
@@ -44,12 +42,8 @@ impl CompletionRequest {
     /// # Errors
     /// [`RequestError`].
     pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
-        let object = Object::parse(&bytes).map_err(|error| invalid(format!("the body is {error}")))?;
-        let body = RequestBody { bytes: &bytes, object: &object };
-        let unsupported = UNSUPPORTED.iter().chain(&["suffix"]).find(|name| body.raw(name).is_some_and(is_non_default));
-        if let Some(name) = unsupported {
-            return Err(RequestError::Unsupported(format!("the field {name:?}")));
-        }
+        let (body, []) = RequestBody::parse(bytes, [])?;
+        body.check_fields(&["suffix"])?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
         let logprobs = match body.value("logprobs")? {
@@ -64,24 +58,17 @@ impl CompletionRequest {
             (true, _) => echo(&body)?,
         };
         Ok(Self {
-            model: body.value("model")?.and_then(|model| model.as_str().map(str::to_owned)).unwrap_or("default".into()),
+            model: body.text("model")?.unwrap_or_else(|| "default".to_owned()),
             stream: body.flag("stream", false)?,
             include_usage: option("include_usage"),
             continuous_usage: option("continuous_usage_stats"),
             token_ids: body.flag("return_token_ids", false)?,
-            n: body.count("n")?,
+            n: body.samples()?,
             prompt_count: body.raw("prompt").map_or(1, prompt_count),
             logprobs,
             echo,
-            object,
-            bytes,
+            body,
         })
-    }
-
-    /// The members of the body that may name its session.
-    #[must_use]
-    pub fn session_names(&self) -> SessionNames {
-        SessionNames::decode(&self.bytes, &self.object)
     }
 
     /// Builds the /generate request. `loses_ids` is true if the engine's streams lose ids when events are merged, so that only logprobs
@@ -95,9 +82,8 @@ impl CompletionRequest {
         loses_ids: bool,
         work: &Work,
     ) -> Result<Box<GenerateRequest>, RequestError> {
-        let body = RequestBody { bytes: &self.bytes, object: &self.object };
-        let prompt =
-            body.raw("prompt").filter(|prompt| is_present(prompt)).ok_or_else(|| invalid("prompt is missing"))?;
+        let (body, fields) = (&self.body, self.body.fields());
+        let prompt = body.present("prompt").ok_or_else(|| invalid("prompt is missing"))?;
         let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
         let prompt = match inner.unwrap_or(prompt).first() {
             Some(b']') => return Err(invalid("Prompt cannot be empty")),
@@ -110,22 +96,22 @@ impl CompletionRequest {
                 ));
             }
         };
-        let constraint = output_constraint(&body)?;
-        let mut request = RequestBuilder::from_prompt(prompt, self.bytes.len() + 256, work)?;
+        let constraint = output_constraint(body)?;
+        let mut request = RequestBuilder::from_prompt(prompt, body.bytes.len() + 256, work)?;
         request.sampling(|sampling| {
-            let max_tokens = body.raw("max_tokens").filter(|value| is_present(value)).unwrap_or(b"16");
-            sampling.set(SamplingParam::MaxNewTokens, max_tokens);
+            sampling.set(SamplingParam::MaxNewTokens, body.present("max_tokens").unwrap_or(b"16"));
             if body.raw("skip_special_tokens") == Some(b"false") {
                 sampling.keep_special_tokens();
             }
-            let schema = || body.raw("json_schema").filter(|schema| is_present(schema));
-            match &constraint {
-                Some((grammar, value)) => sampling.set(*grammar, value.as_bytes()),
-                None => schema().iter().for_each(|schema| sampling.set(SamplingParam::JsonSchema, schema)),
+            match (&constraint, body.present("json_schema")) {
+                (Some((grammar, value)), _) => sampling.set(*grammar, value.as_bytes()),
+                (None, Some(schema)) => sampling.set(SamplingParam::JsonSchema, schema),
+                (None, None) => {}
             }
-            body.write_sampling(sampling, &SamplingDefaults::default());
+            write_defaults(sampling, &fields, &SamplingDefaults::default());
+            write_sampling(sampling, &fields);
         });
-        body.write_options(&mut request, lora_adapter(&self.model, served_model));
+        write_options(&mut request, &fields, lora_adapter(&self.model, served_model));
         if self.stream {
             request.stream();
         }
@@ -144,27 +130,24 @@ impl CompletionRequest {
 
 /// The number of prompts: the elements of a list, unless they are ids.
 fn prompt_count(prompt: &[u8]) -> usize {
-    let mut cursor = Cursor::new(prompt);
+    let first = prompt.strip_prefix(b"[").and_then(|inner| inner.trim_ascii_start().first());
+    if matches!(first, None | Some(b'-' | b'0'..=b'9' | b'N' | b'I')) {
+        return 1;
+    }
     let mut count = 0;
-    let mut read = || {
-        cursor.expect(b'[')?;
-        let has_ids = matches!(cursor.peek(), Some(b'-' | b'0'..=b'9' | b'N' | b'I'));
-        while !has_ids && !cursor.take(b']') {
-            cursor.take(b',');
-            cursor.skip()?;
-            count += 1;
-        }
-        Ok::<_, Malformed>(!has_ids)
-    };
+    let counted = Cursor::new(prompt).elements(|cursor| {
+        count += 1;
+        cursor.skip().map(drop)
+    });
     // the body is known to be JSON
-    if read().unwrap_or(false) { count } else { 1 }
+    counted.map_or(1, |()| count)
 }
 
 /// The texts of the prompts.
 ///
 /// # Errors
 /// [`RequestError::Unsupported`] if a prompt is a list of ids, whose text only the engine can decode.
-fn echo(body: &RequestBody<'_>) -> Result<Vec<String>, RequestError> {
+fn echo(body: &RequestBody) -> Result<Vec<String>, RequestError> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let texts = match body.value("prompt")? {
         Some(Value::String(prompt)) => Some(vec![prompt]),

@@ -8,8 +8,7 @@ use super::response::{ResponseContext, ResponseState};
 use crate::api::openai::{Usage, logprob_list};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
-use crate::chat::reply_reader::ReplyReader;
-use crate::chat::reply_stream::ReplyStream;
+use crate::chat::reply_reader::{ReplyReader, ReplyStream};
 use crate::error::BoxError;
 use crate::generation::update::SequenceUpdate;
 use crate::parse::Event;
@@ -61,7 +60,7 @@ impl ResponseEncoder {
 
     /// A response without output that ended with an error, as JSON text.
     pub(super) fn failed(&self, error: &ApiError) -> String {
-        let error = error::of_response(error);
+        let error = error::response_member(error);
         let usage = Usage { prompt: self.context.prompt_tokens, completion: self.tokens as u64, ..Usage::default() };
         let status = Status::Failed;
         self.context.json(ResponseState { status, output: &[], error: Some(&error), usage: Some(usage) })
@@ -188,7 +187,7 @@ impl ResponseEncoder {
             },
             Event::CallEnd { .. } => {
                 if let Some((names, arguments)) = self.custom.take() {
-                    let (kind, text) = ItemKind::of_custom(names, arguments);
+                    let (kind, text) = ItemKind::custom(names, arguments);
                     self.begin_item(kind, update, out);
                     self.push_text(&text, out);
                 }
@@ -201,7 +200,7 @@ impl ResponseEncoder {
 }
 
 impl ReplyEncoder for ResponseEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+    fn encode_whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let [update] = updates else { return Err("the engine's reply does not have one sequence".into()) };
         let context = &self.context;
         let status = match context.status(update) {
@@ -222,7 +221,7 @@ impl ReplyEncoder for ResponseEncoder {
         let before_calls = items.len();
         let calls = message.calls.into_iter().enumerate();
         items.extend(calls.map(|(at, call)| match context.call(&call.name, call.id.as_deref(), at, update) {
-            (names, true) => ItemKind::of_custom(names, call.arguments),
+            (names, true) => ItemKind::custom(names, call.arguments),
             (names, false) => (ItemKind::Function(names), call.arguments),
         }));
         let cut = match status {
@@ -234,9 +233,8 @@ impl ReplyEncoder for ResponseEncoder {
             item.json(if cut == Some(at) { Status::Incomplete } else { Status::Completed })
         });
         let output: Vec<String> = items.collect();
-        let mut usage = Usage::default();
-        usage.add(update, 1);
-        Ok(Ok(context.json(ResponseState { status, output: &output, error: None, usage: Some(usage) })))
+        let usage = Some(Usage::total(update));
+        Ok(Ok(context.json(ResponseState { status, output: &output, error: None, usage })))
     }
 
     fn set_rid(&mut self, rid: &str) {
@@ -267,7 +265,7 @@ impl ReplyEncoder for ResponseEncoder {
         self.tokens
     }
 
-    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+    fn encode_update(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
         if update.index > 0 || self.end.is_some() || self.has_ended {
             return Ok(());
         }
@@ -293,10 +291,8 @@ impl ReplyEncoder for ResponseEncoder {
             self.write(event, is_last, update, out);
         }
         if update.finish.is_some() {
-            let mut usage = Usage::default();
-            usage.add(update, 1);
             self.end_item(status, out);
-            self.end = Some((status, usage));
+            self.end = Some((status, Usage::total(update)));
         }
         Ok(())
     }
@@ -313,7 +309,7 @@ impl ReplyEncoder for ResponseEncoder {
         self.open = None;
         // a generation without a token leaves no turn
         self.context.has_turn_key &= self.tokens > 0;
-        let error = error::of_response(error);
+        let error = error::response_member(error);
         let usage = Usage { prompt: self.context.prompt_tokens, completion: self.tokens as u64, ..Usage::default() };
         // a prompt that was not sent is not counted
         let usage = (usage.prompt > 0).then_some(usage);
@@ -362,7 +358,7 @@ mod tests {
 
     use super::super::tools::Tools;
     use super::*;
-    use crate::api::skipped_parts::SkippedParts;
+    use crate::api::body::SkippedParts;
     use crate::chat::reply_reader::Stops;
     use crate::generation::event::{EventAccess, EventKind, GenerationEvent};
     use crate::session::ParseOptions;
@@ -410,7 +406,7 @@ mod tests {
             let event = GenerationEvent::outline(Bytes::from(event.to_string()), EventAccess::Fields).unwrap();
             let EventKind::Outputs(outputs) = &event.kind else { panic!("an object") };
             let update = SequenceUpdate::new(&event, &outputs[0], encoder.encoded_tokens(0)).unwrap();
-            encoder.event(&update, &mut out).unwrap();
+            encoder.encode_update(&update, &mut out).unwrap();
             if keepalive {
                 encoder.keepalive(&mut out);
             }

@@ -90,20 +90,8 @@ pub(super) fn cut() -> ApiError {
     error(StatusCode::INTERNAL_SERVER_ERROR, "the generation ended early, for example because the client disconnected")
 }
 
-/// Converts an error reply of the engine to a /generate request.
-pub(super) fn from_engine(status: StatusCode, body: &[u8]) -> ApiError {
-    let OpenAiError { status, message } = OpenAiError::from_engine(status, body);
-    error(status, message)
-}
-
-/// Converts the `error` member of an event of a /generate stream.
-pub(super) fn from_event(text: &str) -> ApiError {
-    let OpenAiError { status, message } = OpenAiError::from_event(text);
-    error(status, message)
-}
-
 /// The member `error` of a failed response, as JSON text.
-pub(super) fn of_response(error: &ApiError) -> String {
+pub(super) fn response_member(error: &ApiError) -> String {
     let body = Value::parse(error.body.as_bytes()).unwrap_or_default();
     let member = |name: &str| body.get("error").and_then(|error| error.get(name)).and_then(Value::as_str);
     let code = member("code").unwrap_or(if error.status.is_client_error() { "invalid_prompt" } else { SERVER_ERROR });
@@ -149,7 +137,7 @@ mod tests {
         ] {
             let error = error(StatusCode::from_u16(status).unwrap(), message);
             assert_eq!((error.status.as_u16(), &*error.body), (expected_status, expected));
-            assert!(of_response(&error).contains(code), "{}", of_response(&error));
+            assert!(response_member(&error).contains(code), "{}", response_member(&error));
         }
     }
 }

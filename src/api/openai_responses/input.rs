@@ -6,27 +6,17 @@ use std::collections::HashMap;
 
 use super::items::RAW_CUSTOM;
 use super::tools::{ToolName, Tools};
-use crate::api::body::invalid;
+use crate::api::body::{SkippedParts, invalid};
 use crate::api::openai::tools::{custom_arguments, is_raw_call};
-use crate::api::skipped_parts::SkippedParts;
-use crate::chat::media::MediaPart;
-use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::message::{MediaPart, Message, MessageToolCall};
 use crate::chat::system_messages::fold_system_messages;
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 use crate::session::TurnKey;
+use crate::tokenizer::TemplateFeatures;
 
 /// The name under which calls of the hosted local shell are shown.
 const LOCAL_SHELL: &str = "local_shell";
-
-/// The roles that the template of the model has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TemplateRoles {
-    /// It shows system messages between other messages.
-    pub(super) shows_system_messages: bool,
-    /// It has the role `developer`.
-    pub(super) has_developer_role: bool,
-}
 
 /// `input`.
 #[derive(Debug)]
@@ -48,7 +38,7 @@ impl Input<'_> {
     }
 }
 
-/// Adds the tools of the items `additional_tools` of an input. Returns whether there are such items.
+/// Adds the tools of the items `additional_tools` of an input. Returns whether the input has such items.
 ///
 /// # Errors
 /// [`RequestError::Invalid`].
@@ -74,11 +64,12 @@ pub(super) fn add_tools(
 pub(super) fn messages(
     instructions: Option<String>,
     input: Input<'_>,
-    roles: TemplateRoles,
-    (tools, skipped): (&Tools, &mut SkippedParts),
+    template: TemplateFeatures,
+    tools: &Tools,
+    skipped: &mut SkippedParts,
 ) -> Result<Vec<Message>, RequestError> {
     let mut reader = InputReader {
-        roles,
+        template,
         tools,
         skipped,
         messages: Vec::new(),
@@ -87,9 +78,9 @@ pub(super) fn messages(
         shells: HashMap::new(),
     };
     let instructions = instructions.filter(|text| !text.is_empty());
-    reader.messages.extend(instructions.map(|text| Message::of("system", text)));
+    reader.messages.extend(instructions.map(|text| Message::new("system", text)));
     match input {
-        Input::Text(text) => reader.messages.push(Message::of("user", text)),
+        Input::Text(text) => reader.messages.push(Message::new("user", text)),
         Input::Items(items) => {
             for (at, item) in items.iter().enumerate() {
                 reader.item(item, &format!("input[{at}]"))?;
@@ -98,7 +89,7 @@ pub(super) fn messages(
         Input::Other => return Err(invalid("input must be a string or a list of items")),
     }
     reader.end_reply();
-    if roles.shows_system_messages {
+    if template.shows_system_messages {
         return Ok(reader.messages);
     }
     Ok(fold_system_messages(join_leading_system_messages(reader.messages)))
@@ -110,14 +101,14 @@ fn join_leading_system_messages(mut messages: Vec<Message>) -> Vec<Message> {
     let leading = messages.iter().take_while(|message| message.role == "system").count();
     if leading > 1 {
         let texts: Vec<String> = messages.drain(..leading).map(|message| message.texts.join("\n")).collect();
-        messages.insert(0, Message::of("system", texts.join("\n\n")));
+        messages.insert(0, Message::new("system", texts.join("\n\n")));
     }
     messages
 }
 
 /// Reads the items of an input.
 struct InputReader<'a> {
-    roles: TemplateRoles,
+    template: TemplateFeatures,
     tools: &'a Tools,
     skipped: &'a mut SkippedParts,
     messages: Vec<Message>,
@@ -160,8 +151,8 @@ impl InputReader<'_> {
                     Some(Value::String(input)) => input.as_str(),
                     Some(_) => return Err(invalid(format!("{place}.input must be a string"))),
                 };
-                let prefix = text_of(item, "id").and_then(|id| id.split_once('_')).map(|(prefix, _)| prefix);
-                let is_marked = text_of(item, "call_id").is_some_and(is_raw_call);
+                let prefix = item.get_str("id").and_then(|id| id.split_once('_')).map(|(prefix, _)| prefix);
+                let is_marked = item.get_str("call_id").is_some_and(is_raw_call);
                 let is_raw = is_marked || prefix == Some(RAW_CUSTOM) && key(item).is_some();
                 self.call(item, place, custom_arguments(input, is_raw))?;
             }
@@ -172,13 +163,13 @@ impl InputReader<'_> {
             // read by `add_tools`
             "additional_tools" => {}
             "compaction" | "context_compaction" => {
-                let text = text_of(item, "encrypted_content").or_else(|| text_of(item, "summary"));
+                let text = item.get_str("encrypted_content").or_else(|| item.get_str("summary"));
                 self.tagged("compaction", "", text.unwrap_or_default());
             }
             "agent_message" => {
                 let texts = self.texts(item.get("content"), &format!("{place}.content"))?;
                 let attributes = ["author", "recipient"].into_iter().filter_map(|name| {
-                    let value = text_of(item, name)?;
+                    let value = item.get_str(name)?;
                     Some(format!(" {name}=\"{}\"", value.replace(['"', '<', '>', '\n'], " ")))
                 });
                 self.tagged("agent_message", &attributes.collect::<String>(), &texts.join("\n"));
@@ -195,17 +186,17 @@ impl InputReader<'_> {
     fn message(&mut self, item: &Value, place: &str) -> Result<(), RequestError> {
         let content = item.get("content");
         let (texts, media) = self.parts(content, &format!("{place}.content"))?;
-        if !media.is_empty() && text_of(item, "role") != Some("user") {
+        if !media.is_empty() && item.get_str("role") != Some("user") {
             return Err(unsupported("input_image"));
         }
-        let role = match text_of(item, "role") {
+        let role = match item.get_str("role") {
             Some("assistant") => {
                 let is_list = matches!(content, Some(Value::Array(_)));
                 let texts = texts.into_iter().filter(|text| !is_list || !text.is_empty());
-                self.reply(item, false).texts.extend(texts);
+                self.open_reply(item, false).texts.extend(texts);
                 return Ok(());
             }
-            Some("developer") if self.roles.has_developer_role => "developer",
+            Some("developer") if self.template.has_developer_role => "developer",
             Some("system" | "developer") => "system",
             Some("user") => "user",
             _ => return Err(invalid(format!("{place}.role must be user, assistant, system or developer"))),
@@ -234,7 +225,7 @@ impl InputReader<'_> {
             Some(Value::Array(parts)) => {
                 let (mut texts, mut media) = (Vec::with_capacity(parts.len()), Vec::new());
                 for (at, part) in parts.iter().enumerate() {
-                    let text = text_of(part, "text").or_else(|| text_of(part, "refusal"));
+                    let text = part.get_str("text").or_else(|| part.get_str("refusal"));
                     match (kind(part), text) {
                         ("", _) => return Err(invalid(format!("{place}[{at}].type must be a string"))),
                         ("input_text" | "output_text" | "text" | "refusal" | "summary_text", Some(text)) => {
@@ -259,20 +250,20 @@ impl InputReader<'_> {
     fn reasoning(&mut self, item: &Value) {
         let texts = |name: &str| -> Vec<&str> {
             let parts = item.get(name).and_then(Value::as_array).unwrap_or_default();
-            parts.iter().filter_map(|part| text_of(part, "text")).filter(|text| !text.is_empty()).collect()
+            parts.iter().filter_map(|part| part.get_str("text")).filter(|text| !text.is_empty()).collect()
         };
         let content = texts("content");
         let text = if content.is_empty() { texts("summary") } else { content }.join("\n");
-        let message = self.reply(item, true);
+        let message = self.open_reply(item, true);
         if !text.is_empty() {
             message.reasoning.get_or_insert_default().push_str(&text);
         }
     }
 
     fn call(&mut self, item: &Value, place: &str, arguments: String) -> Result<(), RequestError> {
-        let name = ToolName::of(item).ok_or_else(|| invalid(format!("{place}.name must be a string")))?;
+        let name = ToolName::parse(item).ok_or_else(|| invalid(format!("{place}.name must be a string")))?;
         let name = self.tools.shown_name(&name);
-        let id = text_of(item, "call_id").map(str::to_owned);
+        let id = item.get_str("call_id").map(str::to_owned);
         self.calls(item).push(MessageToolCall { id, name, arguments });
         Ok(())
     }
@@ -282,14 +273,14 @@ impl InputReader<'_> {
         let answered = self.answered.filter(|(_, answered)| self.reply.is_none() && key(item) == Some(*answered));
         match answered {
             Some((at, _)) => &mut self.messages[at].calls,
-            None => &mut self.reply(item, false).calls,
+            None => &mut self.open_reply(item, false).calls,
         }
     }
 
     fn local_shell_call(&mut self, item: &Value) {
         let arguments = item.get("action").map_or_else(|| "{}".to_owned(), dumps);
-        let id = text_of(item, "call_id").or_else(|| text_of(item, "id")).map(str::to_owned);
-        self.shells.extend(text_of(item, "id").map(str::to_owned).zip(id.clone()));
+        let id = item.get_str("call_id").or_else(|| item.get_str("id")).map(str::to_owned);
+        self.shells.extend(item.get_str("id").map(str::to_owned).zip(id.clone()));
         self.calls(item).push(MessageToolCall { id, name: LOCAL_SHELL.to_owned(), arguments });
     }
 
@@ -302,8 +293,8 @@ impl InputReader<'_> {
         if texts.is_empty() && media.is_empty() {
             texts.push(String::new());
         }
-        let id = text_of(item, "call_id").or_else(|| {
-            let id = text_of(item, "id")?;
+        let id = item.get_str("call_id").or_else(|| {
+            let id = item.get_str("id")?;
             Some(self.shells.get(id).map_or(id, String::as_str))
         });
         let id = id.unwrap_or_default().to_owned();
@@ -315,12 +306,12 @@ impl InputReader<'_> {
     fn tagged(&mut self, tag: &str, attributes: &str, text: &str) {
         self.end_reply();
         self.answered = None;
-        self.messages.push(Message::of("user", format!("<{tag}{attributes}>\n{text}\n</{tag}>")));
+        self.messages.push(Message::new("user", format!("<{tag}{attributes}>\n{text}\n</{tag}>")));
     }
 
     /// The assistant message of an item. It is a new one if the item is of another reply than the items before it: their keys differ, or the
     /// item is reasoning, with which a reply begins.
-    fn reply(&mut self, item: &Value, is_reasoning: bool) -> &mut Message {
+    fn open_reply(&mut self, item: &Value, is_reasoning: bool) -> &mut Message {
         let key = key(item);
         let continues = self.reply.as_ref().is_some_and(|reply| match (key, reply.key) {
             (Some(key), Some(other)) => key == other,
@@ -330,7 +321,7 @@ impl InputReader<'_> {
             self.end_reply();
         }
         let reply =
-            self.reply.get_or_insert_with(|| Reply { message: Message::of_parts("assistant", Vec::new()), key });
+            self.reply.get_or_insert_with(|| Reply { message: Message::from_parts("assistant", Vec::new()), key });
         reply.key = reply.key.or(key);
         &mut reply.message
     }
@@ -347,9 +338,9 @@ impl InputReader<'_> {
 
 /// Converts an image after `at` texts. An image in a file of OpenAI's servers is not supported.
 fn image(part: &Value, at: usize) -> Result<MediaPart, RequestError> {
-    let url = text_of(part, "image_url").filter(|url| !url.is_empty()).ok_or_else(|| unsupported("input_image"))?;
+    let url = part.get_str("image_url").filter(|url| !url.is_empty()).ok_or_else(|| unsupported("input_image"))?;
     // chats have no other values
-    let detail = text_of(part, "detail").filter(|detail| matches!(*detail, "auto" | "low" | "high"));
+    let detail = part.get_str("detail").filter(|detail| matches!(*detail, "auto" | "low" | "high"));
     Ok(MediaPart::image(at, url, detail))
 }
 
@@ -359,9 +350,9 @@ fn unsupported(kind: &str) -> RequestError {
 
 /// The key of the turn that sampled an item.
 fn key(item: &Value) -> Option<TurnKey> {
-    let in_content = text_of(item, "encrypted_content").and_then(TurnKey::parse);
-    let in_call = || text_of(item, "call_id").and_then(TurnKey::in_call_id);
-    in_content.or_else(in_call).or_else(|| text_of(item, "id").and_then(TurnKey::in_item_id))
+    let in_content = item.get_str("encrypted_content").and_then(TurnKey::parse);
+    let in_call = || item.get_str("call_id").and_then(TurnKey::in_call_id);
+    in_content.or_else(in_call).or_else(|| item.get_str("id").and_then(TurnKey::in_item_id))
 }
 
 /// The key of the last turn whose items are in an input.
@@ -377,16 +368,12 @@ pub(super) fn has_references(input: &Input<'_>) -> bool {
 /// Whether an item stands for a stored item. Clients may leave out its type.
 pub(super) fn is_reference(item: &Value) -> bool {
     let is_typed = kind(item) == "item_reference";
-    is_typed || kind(item).is_empty() && text_of(item, "id").is_some() && item.get("role").is_none()
+    is_typed || kind(item).is_empty() && item.get_str("id").is_some() && item.get("role").is_none()
 }
 
 /// `type` of an item or part; empty if it has none.
 fn kind(item: &Value) -> &str {
-    text_of(item, "type").unwrap_or_default()
-}
-
-fn text_of<'a>(item: &'a Value, name: &str) -> Option<&'a str> {
-    item.get(name).and_then(Value::as_str)
+    item.get_str("type").unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -399,10 +386,10 @@ mod tests {
 
     fn read_for(items: &str, shows_system_messages: bool) -> Vec<Message> {
         let (tools, mut skipped) = (Tools::default(), SkippedParts::new(false));
-        let roles = TemplateRoles { shows_system_messages, has_developer_role: false };
+        let template = TemplateFeatures { shows_system_messages, ..TemplateFeatures::default() };
         let items = Value::parse(items.as_bytes()).unwrap();
         let input = Input::Items(items.as_array().unwrap().iter().collect());
-        messages(None, input, roles, (&tools, &mut skipped)).unwrap()
+        messages(None, input, template, &tools, &mut skipped).unwrap()
     }
 
     fn roles(items: &str) -> String {

@@ -62,8 +62,8 @@ impl Status {
 
 impl ItemKind {
     /// The item of a call of a custom tool with these arguments, and its text.
-    pub(super) fn of_custom(names: CallNames, arguments: String) -> (Self, String) {
-        let CustomCall { id, input, is_raw } = CustomCall::of(names.call_id, arguments);
+    pub(super) fn custom(names: CallNames, arguments: String) -> (Self, String) {
+        let CustomCall { id, input, is_raw } = CustomCall::new(names.call_id, arguments);
         let names = CallNames { call_id: id, tool: names.tool };
         (if is_raw { Self::RawCustom(names) } else { Self::Custom(names) }, input)
     }

@@ -6,17 +6,16 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use super::error;
-use super::input::{self, Input, TemplateRoles};
+use super::input::{self, Input};
 use super::tools::Tools;
-use crate::api::body::{RequestBody, invalid, is_non_default, is_present, two_constraints};
-use crate::api::openai::UNSUPPORTED;
-use crate::api::skipped_parts::SkippedParts;
+use crate::api::body::{RequestBody, SkippedParts, invalid, schema_constraint};
 use crate::api::to_json;
 use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError, dumps, quoted};
 use crate::engine::sglang::request::SamplingParam;
-use crate::json::{Cursor, Malformed, Object, Value};
+use crate::json::{Cursor, Value, elements};
 use crate::session::TurnKey;
+use crate::tokenizer::TemplateFeatures;
 
 /// The JSON type of a member that the reply repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +56,7 @@ const ECHOED: &[(&str, MemberType, &str)] = &[
 /// The body of a Responses request, and the fields that tokentap decodes.
 #[derive(Debug, Clone)]
 pub(super) struct ResponsesRequest {
-    /// The body, unchanged.
-    pub(super) bytes: Bytes,
-    /// The spans of its members.
-    pub(super) object: Object,
+    pub(super) body: RequestBody,
     /// `model`. The reply repeats it.
     pub(super) model: String,
     /// The messages, the tools, and the switches of the template.
@@ -110,8 +106,7 @@ pub(super) struct InputItem {
 /// How a request is decoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecodeOptions {
-    /// The roles that the template of the model has.
-    pub(super) roles: TemplateRoles,
+    pub(super) template: TemplateFeatures,
     /// The client is Codex.
     pub(super) is_codex: bool,
     /// `--strict`.
@@ -126,27 +121,16 @@ impl ResponsesRequest {
     /// # Errors
     /// [`RequestError`].
     pub(super) fn parse(bytes: Bytes, options: DecodeOptions) -> Result<Self, RequestError> {
-        let mut input = None;
-        let mut cursor = Cursor::new(&bytes);
-        let object = Object::read(&mut cursor, |key, cursor| {
-            // the longest member is parsed in the same pass
-            if key.is("input") {
-                input = Some(Value::read(cursor)?);
-                return Ok(());
-            }
-            cursor.skip().map(drop)
-        });
-        let object = object.and_then(|object| cursor.end().map(|()| object));
-        let object = object.map_err(|error| invalid(format!("the body is {error}")))?;
+        let (body, [input]) = RequestBody::parse(bytes, ["input"])?;
         // these members may stand for an input
-        check_members(&RequestBody { bytes: &bytes, object: &object })?;
+        check_members(&body)?;
         let Some(input) = input else { return Err(invalid("input is required")) };
         let input = match input {
             Value::String(text) => Input::Text(text),
             Value::Array(ref items) => Input::Items(items.iter().collect()),
             _ => Input::Other,
         };
-        Self::of(bytes, object, input, options)
+        Self::with_input(body, input, options)
     }
 
     /// The request with these items as its input: all items of the responses that it continues, and its own.
@@ -156,18 +140,14 @@ impl ResponsesRequest {
     pub(super) fn with_items(&self, items: Vec<InputItem>) -> Result<Self, RequestError> {
         let input = Input::Items(items.iter().map(|item| &*item.value).collect());
         let options = DecodeOptions { is_complete: true, ..self.options };
-        let request = Self::of(self.bytes.clone(), self.object.clone(), input, options)?;
+        let request = Self::with_input(self.body.clone(), input, options)?;
         Ok(Self { all_items: Some(items.into_iter().map(|item| item.text).collect()), ..request })
     }
 
-    fn of(bytes: Bytes, object: Object, input: Input<'_>, options: DecodeOptions) -> Result<Self, RequestError> {
-        let DecodeOptions { roles, is_strict, is_complete, .. } = options;
+    fn with_input(body: RequestBody, input: Input<'_>, options: DecodeOptions) -> Result<Self, RequestError> {
+        let DecodeOptions { template, is_strict, is_complete, .. } = options;
         let mut skipped = SkippedParts::new(is_strict);
-        let body = RequestBody { bytes: &bytes, object: &object };
-        let text = |name: &str| -> Result<Option<String>, RequestError> {
-            Ok(body.value(name)?.and_then(|value| value.as_str().map(str::to_owned)))
-        };
-        let previous = text("previous_response_id")?.filter(|id| !id.is_empty());
+        let previous = body.text("previous_response_id")?.filter(|id| !id.is_empty());
         let refers = previous.is_some() || input::has_references(&input);
         let last_key = input::last_key(&input);
         let mut tools = Tools::default();
@@ -176,7 +156,7 @@ impl ResponsesRequest {
         // the tools of earlier responses are not known yet
         let choice = body.value("tool_choice")?.filter(|_| is_complete || !refers);
         let tool_choice = tools.choice(choice.as_ref())?;
-        let messages = input::messages(text("instructions")?, input, roles, (&tools, &mut skipped));
+        let messages = input::messages(body.text("instructions")?, input, template, &tools, &mut skipped);
         let messages = messages.map_err(|error| match error {
             RequestError::Unsupported(_) if refers && !is_of_engine(previous.as_deref()) => error::not_for_engine(),
             error => error,
@@ -190,7 +170,7 @@ impl ResponsesRequest {
         let includes =
             |name: &str| include.as_array().unwrap_or_default().iter().any(|item| item.as_str() == Some(name));
         Ok(Self {
-            model: text("model")?.filter(|model| !model.is_empty()).unwrap_or_else(|| "default".to_owned()),
+            model: body.text("model")?.filter(|model| !model.is_empty()).unwrap_or_else(|| "default".to_owned()),
             conversation: Arc::new(Conversation {
                 tools: tools.definitions(),
                 tool_choice,
@@ -206,7 +186,7 @@ impl ResponsesRequest {
             parallel_calls: body.flag("parallel_tool_calls", true)?,
             text_schema: text_schema(body.value("text")?.as_ref())?,
             tools: Arc::new(tools),
-            max_tokens: max_tokens(&body)?,
+            max_tokens: body.count("max_output_tokens")?,
             stream: body.flag("stream", false)?,
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),
             stores: body.flag("store", true)?,
@@ -219,14 +199,8 @@ impl ResponsesRequest {
             includes_encrypted_reasoning: includes("reasoning.encrypted_content"),
             includes_logprobs: includes("message.output_text.logprobs"),
             skipped,
-            object,
-            bytes,
+            body,
         })
-    }
-
-    /// The body and the spans of its members.
-    pub(super) fn body(&self) -> RequestBody<'_> {
-        RequestBody { bytes: &self.bytes, object: &self.object }
     }
 
     /// Whether it refers to what only tokentap has stored.
@@ -240,47 +214,36 @@ impl ResponsesRequest {
             return items.clone();
         }
         // bytes that are not UTF-8 are U+FFFD in the prompt too
-        let input = String::from_utf8_lossy(self.body().raw("input").unwrap_or_default());
+        let input = String::from_utf8_lossy(self.body.raw("input").unwrap_or_default());
         if !input.starts_with('[') {
             return vec![format!(r#"{{"role":"user","content":{input}}}"#).into()];
         }
-        elements(&input).into_iter().map(Into::into).collect()
+        // callers have parsed the array before
+        elements(&input).unwrap_or_default().into_iter().map(Into::into).collect()
     }
 
     /// The members of the body except the input, as the text of a JSON object.
     pub(super) fn members(&self) -> String {
         let mut members = "{".to_owned();
-        for member in &self.object.members {
-            let key = self.object.key(&self.bytes, member);
+        let RequestBody { bytes, object } = &self.body;
+        for member in &object.members {
+            let key = object.key(bytes, member);
             if ["input", "previous_response_id"].iter().any(|name| key.is(name)) {
                 continue;
             }
             let separator = if members.len() > 1 { "," } else { "" };
-            let value = String::from_utf8_lossy(&self.bytes[member.value.clone()]);
+            let value = String::from_utf8_lossy(&bytes[member.value.clone()]);
             members.extend([separator, &quoted(&key.decode()), ":", &value]);
         }
         members + "}"
     }
 
-    /// Checks that tokentap can serve all fields of the request.
-    ///
-    /// # Errors
-    /// [`RequestError::Unsupported`] with a field that only the engine's own endpoint supports.
-    pub(super) fn check_fields(&self) -> Result<(), RequestError> {
-        let body = self.body();
-        let unsupported = UNSUPPORTED.iter().find(|name| body.raw(name).is_some_and(is_non_default));
-        unsupported.map_or(Ok(()), |name| Err(RequestError::Unsupported(format!("the field {name:?}"))))
-    }
-
-    /// The JSON schema that constrains the reply, as a JSON string.
+    /// The grammar that constrains the reply.
     ///
     /// # Errors
     /// [`RequestError::Invalid`] if a forced tool call and a schema exclude each other.
-    pub(super) fn constraint(&self) -> Result<Option<String>, RequestError> {
-        match (&self.text_schema, self.conversation.forced_call_schema(self.parallel_calls)) {
-            (Some(_), Some(_)) => Err(two_constraints("text.format")),
-            (schema, forced) => Ok(schema.clone().or_else(|| forced.as_ref().map(dumps)).map(|text| quoted(&text))),
-        }
+    pub(super) fn constraint(&self) -> Result<Option<(SamplingParam, String)>, RequestError> {
+        schema_constraint(self.text_schema.as_ref(), &self.conversation, self.parallel_calls, "text.format")
     }
 
     /// The members that the reply repeats, as JSON text with a leading comma and without line ends. `defaults` are the sampling parameters
@@ -290,7 +253,7 @@ impl ResponsesRequest {
         for (name, _, default) in ECHOED {
             let default =
                 defaults.iter().find(|(known, _)| known.name() == *name).map_or(*default, |(_, value)| value.as_str());
-            let value = self.body().value(name).ok().flatten().map(|value| completed(name, value));
+            let value = self.body.value(name).ok().flatten().map(|value| completed(name, value));
             echo.extend([",\"", name, "\":", value.as_deref().unwrap_or(default)]);
         }
         // there are no tiers
@@ -299,32 +262,13 @@ impl ResponsesRequest {
     }
 }
 
-/// The elements of a JSON array, as JSON texts.
-pub(super) fn elements(array: &str) -> Vec<&str> {
-    let mut cursor = Cursor::new(array.as_bytes());
-    let mut elements = Vec::new();
-    let mut read = || {
-        cursor.expect(b'[')?;
-        while !cursor.take(b']') {
-            cursor.take(b',');
-            elements.push(cursor.skip()?);
-        }
-        Ok::<_, Malformed>(())
-    };
-    if read().is_err() {
-        // callers have parsed the array before
-        return Vec::new();
-    }
-    elements.into_iter().map(|element| &array[element]).collect()
-}
-
 impl MemberType {
     /// Checks that a member has this type, if the body has it, and that its numbers are finite, because JSON has no others.
     ///
     /// # Errors
     /// [`RequestError::Invalid`].
-    fn check(self, body: &RequestBody<'_>, name: &str) -> Result<(), RequestError> {
-        let Some(raw) = body.raw(name).filter(|raw| is_present(raw)) else { return Ok(()) };
+    fn check(self, body: &RequestBody, name: &str) -> Result<(), RequestError> {
+        let Some(raw) = body.present(name) else { return Ok(()) };
         let first = raw.first().copied().unwrap_or_default();
         let (fits, expected) = match self {
             Self::Flag => (matches!(raw, b"true" | b"false"), "true or false"),
@@ -357,7 +301,7 @@ fn completed(name: &str, value: Value) -> String {
 }
 
 fn completed_tool(tool: Value) -> Value {
-    let is_function = tool.get("type").and_then(Value::as_str) == Some("function") && tool.get("name").is_some();
+    let is_function = tool.get_str("type") == Some("function") && tool.get("name").is_some();
     if !is_function {
         return tool;
     }
@@ -381,7 +325,7 @@ fn is_of_engine(previous: Option<&str>) -> bool {
 }
 
 /// Refuses members that change the meaning of the request and are not supported.
-fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
+fn check_members(body: &RequestBody) -> Result<(), RequestError> {
     for (name, hint) in [
         (
             "conversation",
@@ -390,17 +334,17 @@ fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
         ("background", "send the request without it"),
         ("prompt", "tokentap stores no prompt templates; send instructions and input"),
     ] {
-        if body.raw(name).is_some_and(is_non_default) {
+        if body.is_set(name) {
             return Err(invalid(format!("{name} is not supported: {hint}")));
         }
     }
     for (name, kind, _) in ECHOED {
         kind.check(body, name)?;
     }
-    if body.raw("model").is_some_and(|model| is_present(model) && !model.starts_with(b"\"")) {
+    if body.present("model").is_some_and(|model| !model.starts_with(b"\"")) {
         return Err(invalid("model must be a string"));
     }
-    if body.count("n")? > 1 {
+    if body.samples()? > 1 {
         return Err(invalid("n is not supported: a response has one reply"));
     }
     Ok(())
@@ -410,7 +354,7 @@ fn check_members(body: &RequestBody<'_>) -> Result<(), RequestError> {
 fn text_schema(text: Option<&Value>) -> Result<Option<String>, RequestError> {
     let format = text.and_then(|text| text.get("format")).filter(|format| **format != Value::Null);
     let Some(format) = format else { return Ok(None) };
-    match format.get("type").and_then(Value::as_str) {
+    match format.get_str("type") {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(r#"{"type": "object"}"#.to_owned())),
         Some("json_schema") => match format.get("schema") {
@@ -419,12 +363,6 @@ fn text_schema(text: Option<&Value>) -> Result<Option<String>, RequestError> {
         },
         _ => Err(invalid("text.format.type must be text, json_object or json_schema")),
     }
-}
-
-fn max_tokens(body: &RequestBody<'_>) -> Result<Option<u64>, RequestError> {
-    let Some(raw) = body.raw("max_output_tokens").filter(|raw| is_present(raw)) else { return Ok(None) };
-    let tokens = std::str::from_utf8(raw).ok().and_then(|text| text.parse().ok()).filter(|tokens| *tokens > 0);
-    tokens.map(Some).ok_or_else(|| invalid("max_output_tokens must be a whole number of at least 1"))
 }
 
 /// Whether the client is Codex. Its headers begin with names such as `codex_exec` and `codex_cli_rs`.

@@ -115,7 +115,8 @@ impl ResponseContext {
         at: usize,
         update: &SequenceUpdate<'_>,
     ) -> (CallNames, bool) {
-        let call_id = self.reader.call_id(id, at, update.name());
+        let (rid, index) = update.name();
+        let call_id = self.reader.call_id(id, at, rid, index);
         let tool = self.tools.named(name);
         // the model may call a tool that does not exist
         let unknown = || ToolName { namespace: None, name: name.to_owned() };

@@ -9,7 +9,7 @@ use http::{Method, Request, StatusCode};
 use super::stored::{StoredResponse, caller};
 use super::{OpenAiResponses, error};
 use crate::api::body::invalid;
-use crate::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, LocalReply, to_json};
+use crate::api::{Api, ApiError, ApiPlan, ApiRequest, EncodedReply, LocalReply, to_json};
 use crate::budget::Work;
 use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::sglang::request::SessionNames;
@@ -91,14 +91,6 @@ impl Api for StoredResponses {
     fn error(&self, status: StatusCode, message: String) -> ApiError {
         self.responses.error(status, message)
     }
-
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        self.responses.engine_error(status, body)
-    }
-
-    fn event_error(&self, error: &str) -> ApiError {
-        self.responses.event_error(error)
-    }
 }
 
 impl ApiRequest for DecodedRetrieval {
@@ -111,17 +103,7 @@ impl ApiRequest for DecodedRetrieval {
         true
     }
 
-    fn reply(&self, session: RequestSession<'_>, _work: &Work) -> Option<Result<LocalReply, RequestError>> {
-        Some(self.answer(session))
-    }
-
-    fn generation(&self, _session: RequestSession<'_>, _work: &Work) -> Result<ApiGeneration, RequestError> {
-        Err(RequestError::Unsupported("a stored response needs no generation".to_owned()))
-    }
-}
-
-impl DecodedRetrieval {
-    fn answer(&self, session: RequestSession<'_>) -> Result<LocalReply, RequestError> {
+    fn plan(&self, session: RequestSession<'_>, _work: &Work) -> Result<ApiPlan, RequestError> {
         let Self { api, id, action, caller } = self;
         if TurnKey::in_response_id(id).is_none() {
             // the engine may store it
@@ -135,14 +117,14 @@ impl DecodedRetrieval {
             Action::ShowInput(page) => {
                 let items = response.items()?;
                 let items: Vec<&str> = items.iter().map(|item| &**item).collect();
-                Ok(Ok(page.of(&items, id)?).into())
+                Ok(Ok(page.encode(&items, id)?).into())
             }
             Action::Delete => {
                 let stored =
                     session.existing.and_then(|session| api.sessions.delete_response(session, response.turn()));
                 let Some(stored) = stored else { return Ok(not_found(id).into()) };
                 let deleted = format!("{{\"id\":{},\"object\":\"response\",\"deleted\":true}}", quoted(id));
-                Ok(LocalReply { encoded: Ok(deleted), stored })
+                Ok(ApiPlan::Local(LocalReply { encoded: Ok(deleted), stored }))
             }
         }
     }
@@ -181,7 +163,7 @@ impl Page {
     }
 
     /// The list of the items of the page, as JSON text. `items` are those of the input of a response.
-    fn of(&self, items: &[&str], response: &str) -> Result<String, RequestError> {
+    fn encode(&self, items: &[&str], response: &str) -> Result<String, RequestError> {
         let ids = ids(items, response);
         let mut order: Vec<usize> = (0..items.len()).collect();
         if !self.is_ascending {
@@ -213,7 +195,7 @@ fn ids(items: &[&str], response: &str) -> Vec<String> {
     let mut known = HashSet::new();
     let id = |(at, item): (usize, &&str)| {
         let item = Value::parse(item.as_bytes()).unwrap_or_default();
-        let text = |name: &str| item.get(name).and_then(Value::as_str);
+        let text = |name: &str| item.get_str(name);
         let own = text("id").map(str::to_owned).filter(|id| !id.is_empty() && known.insert(id.clone()));
         own.unwrap_or_else(|| {
             let prefix = match text("type").unwrap_or("message") {
@@ -234,7 +216,6 @@ fn ids(items: &[&str], response: &str) -> Vec<String> {
 /// An item as lists show it: with a type, an id, and its content as parts.
 fn shown(item: &str, id: &str) -> Value {
     let Ok(Value::Object(mut members)) = Value::parse(item.as_bytes()) else { return Value::Null };
-    let text = |value: &str| Value::String(value.to_owned());
     let member = |members: &[(String, Value)], name: &str| {
         let found = members.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         found.filter(|value| *value != Value::Null)
@@ -245,23 +226,19 @@ fn shown(item: &str, id: &str) -> Value {
     };
     let kind = member(&members, "type").and_then(|kind| kind.as_str().map(str::to_owned));
     let kind = kind.unwrap_or_else(|| "message".to_owned());
-    set(&mut members, "type", text(&kind));
-    set(&mut members, "id", text(id));
+    set(&mut members, "type", kind.as_str().into());
+    set(&mut members, "id", id.into());
     if member(&members, "status").is_none() && kind != "reasoning" {
-        set(&mut members, "status", text("completed"));
+        set(&mut members, "status", "completed".into());
     }
     if kind == "message"
         && let Some(content @ Value::String(_)) = member(&members, "content")
     {
         let is_assistant = member(&members, "role").is_some_and(|role| role.as_str() == Some("assistant"));
-        let mut part = vec![
-            ("type".to_owned(), text(if is_assistant { "output_text" } else { "input_text" })),
-            ("text".to_owned(), content),
-        ];
-        if is_assistant {
-            part.push(("annotations".to_owned(), Value::Array(Vec::new())));
-        }
-        set(&mut members, "content", Value::Array(vec![Value::Object(part)]));
+        let kind = if is_assistant { "output_text" } else { "input_text" };
+        let annotations = is_assistant.then_some(("annotations", Value::Array(Vec::new())));
+        let part = [("type", kind.into()), ("text", content)].into_iter().chain(annotations);
+        set(&mut members, "content", vec![Value::object(part)].into());
     }
     Value::Object(members)
 }
@@ -277,7 +254,7 @@ mod tests {
         };
         let items: Vec<String> = (0..count).map(item).collect();
         let items: Vec<&str> = items.iter().map(String::as_str).collect();
-        let list = Page::parse(query).unwrap().of(&items, "resp_1").unwrap();
+        let list = Page::parse(query).unwrap().encode(&items, "resp_1").unwrap();
         Value::parse(list.as_bytes()).unwrap()
     }
 
@@ -312,6 +289,6 @@ mod tests {
         for invalid in ["limit=0", "limit=101", "limit=x", "order=up"] {
             assert!(Page::parse(invalid).is_err(), "{invalid}");
         }
-        assert!(Page::parse("after=item_1").unwrap().of(&[], "resp_1").is_err());
+        assert!(Page::parse("after=item_1").unwrap().encode(&[], "resp_1").is_err());
     }
 }

@@ -12,15 +12,16 @@ use super::OpenAiResponses;
 use super::encoder::ResponseEncoder;
 use super::error;
 use super::input::is_reference;
-use super::request::{DecodeOptions, InputItem, ResponsesRequest, elements};
-use crate::api::{ReplyEncoder, body};
+use super::request::{DecodeOptions, InputItem, ResponsesRequest};
+use crate::api::ReplyEncoder;
+use crate::api::body::invalid;
 use crate::budget::{Share, Work, values_bytes};
 use crate::chat::{RequestError, quoted};
 use crate::engine::rid;
 use crate::engine::sglang::response::FinishedSequence;
 use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::update::SequenceUpdate;
-use crate::json::{Object, Value};
+use crate::json::{Object, Value, elements};
 use crate::session::{CallerKey, Session, SharedItems, StoredRequest, Turn, TurnKey};
 
 /// A stored response of a session.
@@ -53,7 +54,7 @@ impl StoredResponse {
     /// # Errors
     /// [`RequestError::Invalid`] if a part of them is missing, which a damaged log may cause.
     pub(super) fn items(&self) -> Result<Items, RequestError> {
-        Items::of(&self.session, Arc::clone(&self.turn)).ok_or_else(missing_part)
+        Items::collect(&self.session, Arc::clone(&self.turn)).ok_or_else(missing_part)
     }
 
     /// The turn whose request has the members of its request.
@@ -116,11 +117,10 @@ impl StoredResponse {
         let mut encoder = ResponseEncoder::new(context);
         encoder.set_rid(about.rid.as_deref().unwrap_or_default());
         let event = GenerationEvent::outline(self.event(prompt_tokens).into(), EventAccess::Fields);
-        let event = event.map_err(|error| body::invalid(format!("the recorded turn is {error}")))?;
-        let updates =
-            SequenceUpdate::all(&event).map_err(|error| body::invalid(format!("the recorded turn is {error}")))?;
+        let event = event.map_err(|error| invalid(format!("the recorded turn is {error}")))?;
+        let updates = SequenceUpdate::all(&event).map_err(|error| invalid(format!("the recorded turn is {error}")))?;
         let is_cut = matches!(about.finish.as_deref(), None | Some("abort"));
-        match encoder.whole(&updates) {
+        match encoder.encode_whole(&updates) {
             _ if is_cut => Ok(encoder.failed(&error::cut())),
             Ok(Ok(json)) => Ok(json),
             Ok(Err(error)) => Ok(encoder.failed(&error)),
@@ -160,15 +160,14 @@ impl StoredResponse {
             };
             self.encode(api, request, 0)?
         };
-        let object =
-            Object::parse(json.as_bytes()).map_err(|error| body::invalid(format!("the response is {error}")))?;
+        let object = Object::parse(json.as_bytes()).map_err(|error| invalid(format!("the response is {error}")))?;
         let output = object.value_span(json.as_bytes(), "output").map(|span| &json[span]);
-        Ok(elements(output.unwrap_or("[]")).into_iter().map(str::to_owned).collect())
+        Ok(elements(output.unwrap_or("[]")).unwrap_or_default().into_iter().map(str::to_owned).collect())
     }
 }
 
 fn missing_part() -> RequestError {
-    body::invalid("the response cannot be read, because a part of its session is missing")
+    invalid("the response cannot be read, because a part of its session is missing")
 }
 
 fn stored_request(turn: &Turn) -> Option<&StoredRequest> {
@@ -187,7 +186,8 @@ fn earlier(session: &Session, turn: &Turn) -> Option<Arc<Turn>> {
 pub(super) struct Items(Vec<(Arc<Turn>, usize)>);
 
 impl Items {
-    fn of(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
+    /// Collects the items of the input of a turn. `None` if a part of them is missing.
+    fn collect(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
         let mut parts = Vec::new();
         let mut count = usize::MAX;
         loop {
@@ -250,8 +250,7 @@ impl Collected<'_> {
     /// Reads an item.
     fn read(&mut self, text: Arc<str>) -> Result<InputItem, RequestError> {
         self.work.add(&mut self.memory, values_bytes(text.as_bytes()))?;
-        let value =
-            Value::parse(text.as_bytes()).map_err(|error| body::invalid(format!("a stored item is {error}")))?;
+        let value = Value::parse(text.as_bytes()).map_err(|error| invalid(format!("a stored item is {error}")))?;
         Ok(InputItem { text, value: Arc::new(value) })
     }
 }
@@ -296,8 +295,8 @@ pub(super) fn with_history(
             collected.push(item)?;
             continue;
         }
-        let id = item.value.get("id").and_then(Value::as_str).unwrap_or_default();
-        let missing = || body::invalid(format!("no item of this session has the id {id:?}; send the item itself"));
+        let id = item.value.get_str("id").unwrap_or_default();
+        let missing = || invalid(format!("no item of this session has the id {id:?}; send the item itself"));
         let key = TurnKey::in_item_id(id).ok_or_else(missing)?;
         let response = StoredResponse::find(session, &key.response_id(), caller).ok_or_else(missing)?;
         let named = match outputs.entry(response.turn()) {
@@ -306,7 +305,7 @@ pub(super) fn with_history(
                 let mut items = HashMap::new();
                 for text in output(&response)? {
                     let item = collected.read(text.into())?;
-                    if let Some(id) = item.value.get("id").and_then(Value::as_str).map(str::to_owned) {
+                    if let Some(id) = item.value.get_str("id").map(str::to_owned) {
                         items.insert(id, item);
                     }
                 }

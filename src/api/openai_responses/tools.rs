@@ -4,9 +4,8 @@
 
 use std::collections::HashMap;
 
-use crate::api::body::invalid;
-use crate::api::openai::tools::{self, object};
-use crate::api::skipped_parts::SkippedParts;
+use crate::api::body::{SkippedParts, invalid};
+use crate::api::openai::tools;
 use crate::chat::tool_choice::ToolChoice;
 use crate::chat::{RequestError, quoted};
 use crate::json::Value;
@@ -55,8 +54,8 @@ pub(super) struct ToolName {
 
 impl ToolName {
     /// Reads `name` and `namespace` of a tool, a call, or a choice. `None` without a name.
-    pub(super) fn of(value: &Value) -> Option<Self> {
-        let text = |name: &str| value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    pub(super) fn parse(value: &Value) -> Option<Self> {
+        let text = |name: &str| value.get_str(name).filter(|text| !text.is_empty());
         Some(Self { namespace: text("namespace").map(str::to_owned), name: text("name")?.to_owned() })
     }
 
@@ -114,7 +113,7 @@ impl Tools {
         place: &str,
         skipped: &mut SkippedParts,
     ) -> Result<(), RequestError> {
-        let kind = tool.get("type").and_then(Value::as_str).unwrap_or("function");
+        let kind = tool.get_str("type").unwrap_or("function");
         // some clients send the tools of a chat request
         let tool = tools::named_tool(tool);
         if CLIENT_TOOLS.contains(&kind) {
@@ -125,7 +124,7 @@ impl Tools {
         if !matches!(kind, "function" | "custom" | "namespace") {
             return skipped.add(kind);
         }
-        let name = ToolName::of(tool).ok_or_else(|| invalid(format!("{place}.name must be a string")))?;
+        let name = ToolName::parse(tool).ok_or_else(|| invalid(format!("{place}.name must be a string")))?;
         if kind == "namespace" {
             let tools = tool.get("tools").and_then(Value::as_array).unwrap_or_default();
             for (at, tool) in tools.iter().enumerate() {
@@ -181,7 +180,7 @@ impl Tools {
     /// # Errors
     /// [`RequestError::Invalid`] when it is malformed, or when it names a tool that the request does not have.
     pub(super) fn choice(&self, choice: Option<&Value>) -> Result<ToolChoice, RequestError> {
-        let shown = |tool: &Value| self.shown(&ToolName::of(tool)?).map(str::to_owned);
+        let shown = |tool: &Value| self.shown(&ToolName::parse(tool)?).map(str::to_owned);
         tools::tool_choice(choice, !self.list.is_empty(), shown)
     }
 }
@@ -189,8 +188,8 @@ impl Tools {
 /// A function in the format of chat templates.
 fn function(tool: &Value, shown: &str) -> Value {
     let parameters = tool.get("parameters").filter(|parameters| **parameters != Value::Null).cloned();
-    let empty = || object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
-    let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
+    let empty = || Value::object([("type", "object".into()), ("properties", Value::Object(Vec::new()))]);
+    let description = tool.get_str("description").unwrap_or_default();
     let strict = tool.get("strict").filter(|strict| **strict != Value::Null).cloned();
     tools::definition(shown, description, parameters.unwrap_or_else(empty), strict)
 }

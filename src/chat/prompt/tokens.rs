@@ -1,7 +1,5 @@
 //! Assembles the token ids of a prompt from recorded turns and rendered messages.
 
-use std::sync::Arc;
-
 use super::{PromptBuilder, PromptLimits, RepeatedTurn};
 use crate::budget::{Share, Stopped};
 use crate::chat::history::ContinuedTurn;
@@ -43,13 +41,22 @@ impl PromptTokens {
     }
 }
 
-impl<'a> PromptLimits<'a> {
-    /// The limits of the text after these tokens.
-    fn after(&self, tokens: &PromptTokens) -> EncodeLimits<'a> {
-        let most = |context: u64| usize::try_from(context.saturating_mul(2)).unwrap_or(usize::MAX);
-        let rest = |context| most(context).saturating_sub(tokens.len());
-        EncodeLimits { work: self.work, tokens: self.context.map(rest) }
-    }
+/// A turn whose tokens are in the prompt.
+#[derive(Clone, Copy)]
+struct LastTurn<'a> {
+    /// The index of the message that repeats its reply.
+    at: usize,
+    turn: &'a Turn,
+}
+
+/// A prompt that is being assembled.
+struct Assembly<'a> {
+    builder: &'a PromptBuilder<'a>,
+    request: &'a Conversation,
+    limits: PromptLimits<'a>,
+    tokens: PromptTokens,
+    /// The last turn; without it, the messages begin the prompt.
+    last: Option<LastTurn<'a>>,
 }
 
 impl PromptBuilder<'_> {
@@ -63,101 +70,24 @@ impl PromptBuilder<'_> {
         repeated: &[RepeatedTurn],
         limits: PromptLimits<'_>,
     ) -> Result<Option<PromptTokens>, RequestError> {
-        let mut tokens = PromptTokens::default();
-        let mut last = None;
-        if let (Some(session), Some(continued)) = (self.session, continued) {
-            tokens.reused = session.tokens(continued.turn.id);
-            last = Some((continued.at, &continued.turn));
+        let mut assembly = Assembly { builder: self, request, limits, tokens: PromptTokens::default(), last: None };
+        if let (Some(session), Some(ContinuedTurn { turn, at, .. })) = (self.session, continued) {
+            assembly.tokens.reused = session.tokens(turn.id);
+            assembly.last = Some(LastTurn { at: *at, turn });
         }
         for RepeatedTurn { at, turn, .. } in repeated {
-            let start = last.map_or(0, |(at, _)| at + 1);
-            if !self.append_messages(request, last, &request.messages[start..*at], &mut tokens, limits)? {
+            if !assembly.append_messages(&request.messages[assembly.next()..*at])? {
                 return Ok(None);
             }
-            tokens.prompt.ids.extend_from_slice(&turn.response);
-            last = Some((*at, turn));
+            assembly.tokens.prompt.ids.extend_from_slice(&turn.response);
+            assembly.last = Some(LastTurn { at: *at, turn });
         }
-        let mut new = &request.messages[last.map_or(0, |(at, _)| at + 1)..];
-        if let Some((_, turn)) = last.filter(|_| new.is_empty() && request.continues_last) {
-            // the reply continues the turn, so the token that ended the turn is removed
-            if self.has_ended(turn) {
-                tokens.pop();
-            }
-            tokens.prompt.opened = self.ends_in_thought(turn);
-            return Ok(Some(tokens));
-        }
-        let mut assistant_prefix = None;
-        if request.continues_last
-            && let Some((last, before)) = new.split_last().filter(|(last, _)| last.is_assistant())
-        {
-            (assistant_prefix, new) = (Some(last.texts.concat()), before);
-        }
-        if !self.append_messages(request, last, new, &mut tokens, limits)? {
-            return Ok(None);
-        }
-        if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(request, &mut tokens, &prefix, limits)?;
-        }
-        Ok(Some(tokens))
+        let is_complete = assembly.append_rest()?;
+        Ok(is_complete.then_some(assembly.tokens))
     }
 
-    /// Appends messages, and the start of the reply to them. `last` is the turn before them and the index of its message; without it, they
-    /// begin the prompt. Returns false if the text after the turn cannot be separated from the turn.
-    fn append_messages(
-        &self,
-        request: &Conversation,
-        last: Option<(usize, &Arc<Turn>)>,
-        new: &[Message],
-        tokens: &mut PromptTokens,
-        limits: PromptLimits<'_>,
-    ) -> Result<bool, RequestError> {
-        let tools = request.tools.as_ref().filter(|_| last.is_none() && request.parses_tool_calls());
-        let variables = request.template_variables.iter().map(|(_, value)| value);
-        let values = || tools.into_iter().flatten().chain(variables.clone());
-        let rendering = Rendering::default().of_messages(new).of_values(values());
-        let (before, text_bytes) = (tokens.len(), rendering.text_bytes());
-        let _memory = self.take(rendering, before, limits)?;
-        let reply = last.map_or(&[][..], |(at, _)| std::slice::from_ref(&request.messages[at]));
-        let reply = limits.work.take(Rendering::default().of_messages(reply).bytes());
-        let _reply = reply.map_err(|stopped| self.stopped(stopped, text_bytes, before, limits))?;
-        let encoding = limits.after(tokens);
-        let values: Vec<Value> = new.iter().map(|message| self.template_value(message)).collect();
-        let extra = self.template_variables(request);
-        let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
-        let Some((at, turn)) = last else {
-            let marks = self.renderer.tokenizer().content();
-            let tools: Option<Vec<Value>> =
-                tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
-            let setting = Setting { tools: tools.as_deref(), ..setting };
-            let prompt = self.renderer.render_conversation(&values, setting, &encoding);
-            tokens.append(prompt.map_err(|error| self.error(error, text_bytes, before, limits))?);
-            return Ok(true);
-        };
-        let end = self.renderer.end_of_turn();
-        let ended = end.is_some() && self.has_ended(turn);
-        let reply = self.template_value(&request.messages[at]);
-        let mut suffix = match self.renderer.render_after_turn(&reply, &values, ended, setting, &encoding) {
-            Ok(suffix) => suffix,
-            Err(PromptError::NoBoundary) => return Ok(false),
-            Err(error) => return Err(self.error(error, text_bytes, before, limits)),
-        };
-        let stop = self.stop_token(turn).filter(|_| end.is_none());
-        if stop.is_some() {
-            // the turn ended with the role token of the next turn: if the next message has this role, the rendered suffix begins with the
-            // token too; otherwise the turn is cut before the token
-            if suffix.ids.first() == stop.as_ref() {
-                suffix.ids.remove(0);
-            } else {
-                tokens.pop();
-            }
-        }
-        tokens.append(suffix);
-        tokens.inserted_end_of_turn += u32::from(end.is_some() && !ended);
-        Ok(true)
-    }
-
-    /// Takes the memory of a rendering that follows this many tokens.
-    pub(super) fn take(
+    /// Reserves the memory of a rendering that follows this many tokens.
+    pub(super) fn reserve(
         &self,
         rendering: Rendering,
         tokens: usize,
@@ -174,21 +104,6 @@ impl PromptBuilder<'_> {
             // unless the template drops most of it, no retry would help
             Some(context) if least as u64 > context => RequestError::TooLong { tokens: least, context },
             _ => stopped.into(),
-        }
-    }
-
-    /// Converts the error of a text after this many tokens. A conversation that the template refuses is invalid, and one on which it does not
-    /// end would hold the engine, too. Other errors may not occur in the engine's own endpoint, so that endpoint serves the request.
-    fn error(&self, error: PromptError, text_bytes: usize, tokens: usize, limits: PromptLimits<'_>) -> RequestError {
-        match error {
-            PromptError::Encode(TokenizerError::Stopped(stopped)) => self.stopped(stopped, text_bytes, tokens, limits),
-            PromptError::Encode(TokenizerError::TooLong { tokens: more }) => {
-                RequestError::TooLong { tokens: tokens + more, context: limits.context.unwrap_or(u64::MAX) }
-            }
-            PromptError::Render(RenderError::Refused(_) | RenderError::Endless(_)) => {
-                RequestError::Invalid(error.to_string())
-            }
-            error => RequestError::Unsupported(error.to_string()),
         }
     }
 
@@ -211,22 +126,119 @@ impl PromptBuilder<'_> {
         self.renderer.family().ends_in_thought(&text).unwrap_or(opened)
     }
 
-    /// Appends the start of the reply, which the client has written as the last assistant message.
-    fn append_assistant_prefix(
-        &self,
-        request: &Conversation,
-        tokens: &mut PromptTokens,
-        text: &str,
-        limits: PromptLimits<'_>,
-    ) -> Result<(), RequestError> {
-        let tokenizer = self.renderer.tokenizer();
-        let before = tokens.len();
-        let memory = limits.work.take(RENDERED_TEXT_FACTOR * text.len());
-        let _memory = memory.map_err(|stopped| self.stopped(stopped, text.len(), before, limits))?;
-        let encoding = limits.after(tokens);
-        let prompt = &mut tokens.prompt;
-        if let Some((_, end)) = self.renderer.family().think().filter(|_| prompt.opened && request.has_reasoning_items)
+    /// The client's variables of the template, with a mark in each name of a control token.
+    pub(super) fn template_variables(&self, request: &Conversation) -> Vec<(String, Value)> {
+        let marks = self.renderer.tokenizer().content();
+        let variables = request.template_variables.iter();
+        variables.map(|(name, value)| (name.clone(), marks.mark_all(value, TextOrigin::Person))).collect()
+    }
+
+    /// The value of a message for the template.
+    fn template_value(&self, message: &Message) -> Value {
+        message.template_value(self.renderer.tokenizer().content(), self.renderer.features().accepts_content_parts)
+    }
+}
+
+impl<'a> Assembly<'a> {
+    /// The index of the first message that is not in the prompt.
+    fn next(&self) -> usize {
+        self.last.map_or(0, |last| last.at + 1)
+    }
+
+    /// The limits of the text after the tokens so far.
+    fn encode_limits(&self) -> EncodeLimits<'a> {
+        let most = |context: u64| usize::try_from(context.saturating_mul(2)).unwrap_or(usize::MAX);
+        let rest = |context| most(context).saturating_sub(self.tokens.len());
+        EncodeLimits { work: self.limits.work, tokens: self.limits.context.map(rest) }
+    }
+
+    /// Appends the messages after the last turn, and the start of the reply. Returns false if the text after the turn cannot be separated
+    /// from the turn.
+    fn append_rest(&mut self) -> Result<bool, RequestError> {
+        let mut new = &self.request.messages[self.next()..];
+        if let Some(LastTurn { turn, .. }) = self.last.filter(|_| new.is_empty() && self.request.continues_last) {
+            // the reply continues the turn, so the token that ended the turn is removed
+            if self.builder.has_ended(turn) {
+                self.tokens.pop();
+            }
+            self.tokens.prompt.opened = self.builder.ends_in_thought(turn);
+            return Ok(true);
+        }
+        let mut assistant_prefix = None;
+        if self.request.continues_last
+            && let Some((last, before)) = new.split_last().filter(|(last, _)| last.is_assistant())
         {
+            (assistant_prefix, new) = (Some(last.texts.concat()), before);
+        }
+        if !self.append_messages(new)? {
+            return Ok(false);
+        }
+        if let Some(prefix) = assistant_prefix {
+            self.append_assistant_prefix(&prefix)?;
+        }
+        Ok(true)
+    }
+
+    /// Appends messages, and the start of the reply to them. Returns false if the text after the last turn cannot be separated from the
+    /// turn.
+    fn append_messages(&mut self, new: &[Message]) -> Result<bool, RequestError> {
+        let Self { builder, request, limits, last, .. } = *self;
+        let renderer = builder.renderer;
+        let tools = request.tools.as_ref().filter(|_| last.is_none() && request.parses_tool_calls());
+        let variables = request.template_variables.iter().map(|(_, value)| value);
+        let rendering =
+            Rendering::default().with_messages(new).with_values(tools.into_iter().flatten().chain(variables));
+        let (before, text_bytes) = (self.tokens.len(), rendering.text_bytes());
+        let _memory = builder.reserve(rendering, before, limits)?;
+        let reply = last.map_or(&[][..], |last| std::slice::from_ref(&request.messages[last.at]));
+        let reply = limits.work.take(Rendering::default().with_messages(reply).bytes());
+        let _reply = reply.map_err(|stopped| builder.stopped(stopped, text_bytes, before, limits))?;
+        let encoding = self.encode_limits();
+        let values: Vec<Value> = new.iter().map(|message| builder.template_value(message)).collect();
+        let extra = builder.template_variables(request);
+        let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
+        let Some(LastTurn { at, turn }) = last else {
+            let marks = renderer.tokenizer().content();
+            let tools: Option<Vec<Value>> =
+                tools.map(|tools| tools.iter().map(|tool| marks.mark_all(tool, TextOrigin::Person)).collect());
+            let setting = Setting { tools: tools.as_deref(), ..setting };
+            let prompt = renderer.render_conversation(&values, setting, &encoding);
+            self.tokens.append(prompt.map_err(|error| self.error(error, text_bytes, before))?);
+            return Ok(true);
+        };
+        let end = renderer.end_of_turn();
+        let ended = end.is_some() && builder.has_ended(turn);
+        let reply = builder.template_value(&request.messages[at]);
+        let mut suffix = match renderer.render_after_turn(&reply, &values, ended, setting, &encoding) {
+            Ok(suffix) => suffix,
+            Err(PromptError::NoBoundary) => return Ok(false),
+            Err(error) => return Err(self.error(error, text_bytes, before)),
+        };
+        let stop = builder.stop_token(turn).filter(|_| end.is_none());
+        if stop.is_some() {
+            // the turn ended with the role token of the next turn: if the next message has this role, the rendered suffix begins with the
+            // token too; otherwise the turn is cut before the token
+            if suffix.ids.first() == stop.as_ref() {
+                suffix.ids.remove(0);
+            } else {
+                self.tokens.pop();
+            }
+        }
+        self.tokens.append(suffix);
+        self.tokens.inserted_end_of_turn += u32::from(end.is_some() && !ended);
+        Ok(true)
+    }
+
+    /// Appends the start of the reply, which the client has written as the last assistant message.
+    fn append_assistant_prefix(&mut self, text: &str) -> Result<(), RequestError> {
+        let Self { builder, limits, .. } = *self;
+        let (tokenizer, family) = (builder.renderer.tokenizer(), builder.renderer.family());
+        let before = self.tokens.len();
+        let memory = limits.work.take(RENDERED_TEXT_FACTOR * text.len());
+        let _memory = memory.map_err(|stopped| builder.stopped(stopped, text.len(), before, limits))?;
+        let encoding = self.encode_limits();
+        let prompt = &mut self.tokens.prompt;
+        if let Some((_, end)) = family.think().filter(|_| prompt.opened && self.request.has_reasoning_items) {
             // the text is the start of the answer, not of the thought
             let end = format!("\n{end}\n\n");
             let ids = tokenizer.encode_rendered(&end).map_err(|error| RequestError::Invalid(error.to_string()))?;
@@ -237,25 +249,27 @@ impl PromptBuilder<'_> {
         match tokenizer.encode_within(&marked, &encoding) {
             Ok(ids) => prompt.ids.extend(ids),
             Err(TokenizerError::Encode(error)) => return Err(RequestError::Invalid(error.to_string())),
-            Err(error) => return Err(self.error(error.into(), text.len(), before, limits)),
+            Err(error) => return Err(self.error(error.into(), text.len(), before)),
         }
-        let prompt = &mut tokens.prompt;
-        prompt.opened = self.renderer.family().ends_in_thought(text).unwrap_or(prompt.opened);
+        prompt.opened = family.ends_in_thought(text).unwrap_or(prompt.opened);
         Ok(())
     }
 
-    /// The client's variables of the template, with a mark in each name of a control token.
-    pub(super) fn template_variables(&self, request: &Conversation) -> Vec<(String, Value)> {
-        let marks = self.renderer.tokenizer().content();
-        request
-            .template_variables
-            .iter()
-            .map(|(name, value)| (name.clone(), marks.mark_all(value, TextOrigin::Person)))
-            .collect()
-    }
-
-    /// The value of a message for the template.
-    fn template_value(&self, message: &Message) -> Value {
-        message.template_value(self.renderer.tokenizer().content(), self.renderer.accepts_content_parts())
+    /// Converts the error of a text of `text_bytes` after this many tokens. A conversation that the template refuses is invalid, and one on
+    /// which the template does not end would block the engine, too. Other errors may not occur in the engine's own endpoint, so that endpoint
+    /// serves the request.
+    fn error(&self, error: PromptError, text_bytes: usize, tokens: usize) -> RequestError {
+        match error {
+            PromptError::Encode(TokenizerError::Stopped(stopped)) => {
+                self.builder.stopped(stopped, text_bytes, tokens, self.limits)
+            }
+            PromptError::Encode(TokenizerError::TooLong { tokens: more }) => {
+                RequestError::TooLong { tokens: tokens + more, context: self.limits.context.unwrap_or(u64::MAX) }
+            }
+            PromptError::Render(RenderError::Refused(_) | RenderError::Endless(_)) => {
+                RequestError::Invalid(error.to_string())
+            }
+            error => RequestError::Unsupported(error.to_string()),
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! The content of a reply.
 
-use super::logprobs::Logprobs;
-
 /// The finish reason of a sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
@@ -95,4 +93,62 @@ pub struct Meta<'a> {
     pub timing: Timing,
     /// This is the first event of the sequence, or its only reply.
     pub first: bool,
+}
+
+/// A token and its logprob.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogprobRow {
+    /// The logprob, natural logarithm. `None` for a token without one, such as the first token of a prompt; encoded as `null`.
+    pub logprob: Option<f32>,
+    /// The token id.
+    pub id: u32,
+}
+
+/// Groups of rows, one group of equal size for each position. The first positions may have no group.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogprobTable<'a> {
+    /// The number of positions at the start without a group; encoded as `null`.
+    pub null_prefix: usize,
+    /// The number of rows in a group.
+    pub width: usize,
+    /// The groups of the positions after the prefix, `width` rows each.
+    pub rows: &'a [LogprobRow],
+}
+
+/// The encoding of top logprobs. Only SGLang 0.5.23 has the flat forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// A list of rows for each position.
+    #[default]
+    Nested,
+    /// One list of values and one of ids.
+    Flat,
+    /// The same lists as little-endian float32 and int32 in base64.
+    FlatBase64,
+}
+
+/// Logprobs of the prompt or of the output.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SideLogprobs<'a> {
+    /// One row for each token.
+    pub tokens: &'a [LogprobRow],
+    /// The most probable tokens, if requested.
+    pub top: Option<LogprobTable<'a>>,
+    /// The encoding of `top`.
+    pub form: Form,
+    /// The logprobs of the ids in `token_ids_logprob`, if requested.
+    pub ids: Option<LogprobTable<'a>>,
+}
+
+/// The logprobs of the prompt and the output, for a request with `return_logprob`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Logprobs<'a> {
+    /// The prompt.
+    pub input: SideLogprobs<'a>,
+    /// The output, or its new part in an incremental stream.
+    pub output: SideLogprobs<'a>,
+    /// The number of all output tokens so far, also in incremental streams.
+    pub output_length: usize,
+    /// The text of every id, for `return_text_in_logprobs`.
+    pub texts: Option<&'a [String]>,
 }

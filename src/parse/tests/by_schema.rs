@@ -17,7 +17,7 @@ const TABLE: &str = include_str!("../../../tests/fixtures/tool_arguments.json");
 /// The grammar of a format that reads values by the schemas of these tools. The types pass through their text, as those of recorded turns.
 fn with_tools(format: Format, tools: &serde_json::Value) -> Grammar {
     let tools = Value::parse(tools.to_string().as_bytes()).unwrap();
-    let types = ParameterTypes::of(format, tools.as_array().unwrap()).to_string();
+    let types = ParameterTypes::new(format, tools.as_array().unwrap()).to_string();
     Grammar { parameters: Some(Arc::new(types.parse().unwrap())), ..grammar(format) }
 }
 

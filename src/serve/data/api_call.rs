@@ -11,12 +11,10 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::api::{
-    Api, ApiGeneration, ApiRequest, LocalReply, ReplyEncoder, RequestSession, client_headers, engine_chat,
-};
+use crate::api::{Api, ApiGeneration, ApiPlan, ApiRequest, LocalReply, ReplyEncoder, client_headers, engine_chat};
 use crate::budget::Work;
-use crate::chat::RequestError;
 use crate::chat::forwarded::ForwardedChat;
+use crate::chat::{RequestError, RequestSession};
 use crate::engine::sglang::request::SessionNames;
 use crate::engine::sglang::routes::{self, Route};
 use crate::error::Error;
@@ -228,17 +226,16 @@ async fn prepare(
         let prepared = catch_panic(&own, || {
             let is_named = call.session_name().is_some();
             let named = RequestSession { is_named, existing: session.as_ref(), omits_media: false };
-            if let Some(reply) = decoded.reply(named, &work) {
-                return reply.map(PreparedCall::Reply);
-            }
-            match decoded.generation(named, &work) {
-                Ok(ApiGeneration { request, chat, encoder }) => {
+            match decoded.plan(named, &work) {
+                Ok(ApiPlan::Local(reply)) => Ok(PreparedCall::Reply(reply)),
+                Ok(ApiPlan::Generation(ApiGeneration { request, chat, encoder })) => {
                     let digest = generate::digest(&own, call.identity.as_ref(), &request.bytes);
                     let source = Source::Generate { request, chat };
                     Ok(PreparedCall::Generation(PreparedGeneration { source, encoder, digest }))
                 }
+                Err(error) if !call.api.generates() => Err(error),
                 Err(RequestError::Unsupported(reason)) => unsupported(&own, &call, &*decoded, (named, &work), reason),
-                Err(error) => decoded.failed_stream(&error).map(PreparedCall::Events).ok_or(error),
+                Err(error) => decoded.encode_failed_stream(&error).map(PreparedCall::Events).ok_or(error),
             }
         });
         (prepared, call)
@@ -264,7 +261,7 @@ fn unsupported(
     let may_translate = state.config.sessions.record && engine.chat.reports_ids && !call.route.reports_ids();
     let translated = chat.take_if(|_| may_translate);
     let translated =
-        translated.and_then(|chat| engine_chat::translated(decoded, (call.route, chat), (session, work), &engine));
+        translated.and_then(|chat| engine_chat::translate(decoded, call.route, chat, session, work, &engine));
     let Some((chat, encoder)) = translated else {
         decoded.check_passthrough()?;
         return Ok(PreparedCall::Forwarded { reason, chat });

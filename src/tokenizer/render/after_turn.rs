@@ -13,8 +13,7 @@ impl Renderer {
     ) -> Result<String, PromptError> {
         // the tokens before the turn already contain the tools
         let setting = Setting { tools: None, ..setting };
-        let is_tool_result =
-            new.first().and_then(|message| message.get("role")).and_then(Value::as_str) == Some("tool");
+        let is_tool_result = new.first().and_then(|message| message.get_str("role")) == Some("tool");
         let stub_with_calls = is_tool_result.then(|| placeholder_turn_with_calls(turn)).flatten();
         let mut failed = None;
         for stub in stub_with_calls.into_iter().chain([message("assistant", PLACEHOLDER)]) {
@@ -73,7 +72,7 @@ pub(super) fn placeholder_turn_with_calls(turn: &Value) -> Option<Value> {
     let count = calls.len();
     for (at, call) in calls.iter_mut().enumerate() {
         let text = if at + 1 == count { PLACEHOLDER } else { "" };
-        let arguments = Value::Object(vec![("a".into(), text.into())]);
+        let arguments = Value::object([("a", text.into())]);
         let Value::Object(members) = call else { return None };
         let function = members.iter_mut().find(|(name, _)| name == "function");
         let Some((_, Value::Object(function))) = function else { return None };
@@ -82,10 +81,6 @@ pub(super) fn placeholder_turn_with_calls(turn: &Value) -> Option<Value> {
             None => function.push(("arguments".into(), arguments)),
         }
     }
-    (count > 0).then(|| {
-        let mut stub = message("assistant", "");
-        let Value::Object(members) = &mut stub else { return stub };
-        members.push(("tool_calls".into(), Value::Array(calls)));
-        stub
-    })
+    (count > 0)
+        .then(|| Value::object([("role", "assistant".into()), ("content", "".into()), ("tool_calls", calls.into())]))
 }

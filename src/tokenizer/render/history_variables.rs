@@ -7,7 +7,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::continuation_check::{object, turn_with_call};
+use super::checks::{tool, tool_result, turn_with_call};
 use super::{PLACEHOLDER, Renderer, Setting, TemplateVariables, message};
 use crate::budget::{Stopped, Work};
 use crate::json::Value;
@@ -58,7 +58,8 @@ impl Renderer {
     /// Renders the conversations, each with and without tools, up to the text of the last message: some templates write the start of the next
     /// reply always. White space and the markers of thoughts do not count.
     fn render_histories(&self, variables: &[(String, Value)], work: &Work) -> Result<Hash, Stopped> {
-        let tools = [tool()];
+        let parameters = [("type", "object".into()), ("properties", Value::Object(Vec::new()))];
+        let tools = [tool("weather", "The weather", Value::object(parameters))];
         let mut texts = Sha256::new();
         for messages in histories() {
             for tools in [None, Some(&tools[..])] {
@@ -122,26 +123,13 @@ fn add_value(hash: &mut Sha256, value: &Value) {
 /// Conversations with and without a system message, and one that ends with a tool result. The last text is the placeholder.
 fn histories() -> [Vec<Value>; 3] {
     let user = || message("user", "U");
-    let after_call = |result| {
-        let result = object(&[("role", "tool"), ("tool_call_id", "call00001"), ("content", result)]);
-        vec![user(), turn_with_call(), result]
-    };
+    let after_call = |result| vec![user(), turn_with_call(), tool_result(result)];
     let answered = || vec![message("assistant", "A"), message("user", PLACEHOLDER)];
     [
         [vec![message("system", "S")], after_call("It rains."), answered()].concat(),
         after_call(PLACEHOLDER),
         [vec![user()], answered()].concat(),
     ]
-}
-
-fn tool() -> Value {
-    let parameters =
-        Value::Object(vec![("type".into(), "object".into()), ("properties".into(), Value::Object(Vec::new()))]);
-    let mut function = object(&[("name", "weather"), ("description", "The weather")]);
-    if let Value::Object(members) = &mut function {
-        members.push(("parameters".into(), parameters));
-    }
-    Value::Object(vec![("type".into(), "function".into()), ("function".into(), function)])
 }
 
 #[cfg(test)]

@@ -57,14 +57,14 @@ impl JsonDumper {
             }
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
-                self.container(out, ('[', ']'), &items, depth, |out, item| self.value(out, item, depth + 1))?;
+                self.container(out, ['[', ']'], &items, depth, |out, item| self.value(out, item, depth + 1))?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sort_keys {
                     keys.sort();
                 }
-                self.container(out, ('{', '}'), &keys, depth, |out, key| {
+                self.container(out, ['{', '}'], &keys, depth, |out, key| {
                     self.string(out, &key.to_string());
                     out.push_str(&self.key_separator);
                     self.value(out, &value.get_item(key)?, depth + 1)
@@ -91,7 +91,7 @@ impl JsonDumper {
     fn container(
         &self,
         out: &mut String,
-        (open, close): (char, char),
+        [open, close]: [char; 2],
         items: &[Value],
         depth: usize,
         each: impl Fn(&mut String, &Value) -> Result<(), Error>,

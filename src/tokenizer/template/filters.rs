@@ -19,7 +19,7 @@ pub(super) fn replace(environment: &mut Environment<'_>) {
     environment.add_filter("upper", |value: &Value| python::str(value).to_uppercase());
     environment.add_filter("lower", |value: &Value| python::str(value).to_lowercase());
     environment.add_filter("trim", |value: &Value, characters: Option<&str>| {
-        methods::strip(&python::str(value), characters, methods::BOTH).to_owned()
+        methods::strip(&python::str(value), characters, methods::Ends::Both).to_owned()
     });
     environment.add_filter("indent", indent);
     environment.add_filter("join", join);

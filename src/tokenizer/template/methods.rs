@@ -9,10 +9,13 @@ use super::python::splitlines;
 use super::source;
 use crate::json::python::is_space;
 
-/// The ends of a text that `strip` strips: the start and the end.
-pub(super) const BOTH: (bool, bool) = (true, true);
-const START: (bool, bool) = (true, false);
-const END: (bool, bool) = (false, true);
+/// The ends of a text that [`strip`] strips.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    Both,
+    Start,
+    End,
+}
 
 /// Calls a method that minijinja does not know.
 pub(super) fn call_method(
@@ -89,9 +92,9 @@ fn string_method(text: &str, method: &str, arguments: &[Value]) -> Option<Result
         from_args(arguments).map(|()| Value::from(text.chars().any(is) && !text.chars().any(is_not)))
     };
     Some(match method {
-        "strip" => strip_method(text, BOTH, arguments),
-        "lstrip" => strip_method(text, START, arguments),
-        "rstrip" => strip_method(text, END, arguments),
+        "strip" => strip_method(text, Ends::Both, arguments),
+        "lstrip" => strip_method(text, Ends::Start, arguments),
+        "rstrip" => strip_method(text, Ends::End, arguments),
         "split" => split(text, arguments, false),
         "rsplit" => split(text, arguments, true),
         "splitlines" => from_args::<(Option<bool>, Kwargs)>(arguments).and_then(|(keep_ends, kwargs)| {
@@ -121,13 +124,13 @@ fn string_method(text: &str, method: &str, arguments: &[Value]) -> Option<Result
 }
 
 /// A text without these characters at its ends; without `characters`, without white space.
-pub(super) fn strip<'a>(text: &'a str, characters: Option<&str>, (start, end): (bool, bool)) -> &'a str {
+pub(super) fn strip<'a>(text: &'a str, characters: Option<&str>, ends: Ends) -> &'a str {
     let is_stripped = |c: char| characters.map_or_else(|| is_space(c), |characters| characters.contains(c));
-    let text = if start { text.trim_start_matches(is_stripped) } else { text };
-    if end { text.trim_end_matches(is_stripped) } else { text }
+    let text = if ends == Ends::End { text } else { text.trim_start_matches(is_stripped) };
+    if ends == Ends::Start { text } else { text.trim_end_matches(is_stripped) }
 }
 
-fn strip_method(text: &str, ends: (bool, bool), arguments: &[Value]) -> Result<Value, Error> {
+fn strip_method(text: &str, ends: Ends, arguments: &[Value]) -> Result<Value, Error> {
     let (characters,): (Option<&str>,) = from_args(arguments)?;
     Ok(strip(text, characters, ends).into())
 }
@@ -136,7 +139,7 @@ fn strip_method(text: &str, ends: (bool, bool), arguments: &[Value]) -> Result<V
 fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, max_splits, kwargs): (Option<&str>, Option<i64>, Kwargs) = from_args(arguments)?;
     let separator = separator.or(kwargs.get("sep")?);
-    // a negative number is no limit
+    // a negative number means no limit
     let max_splits = max_splits.or(kwargs.get("maxsplit")?).and_then(|count| usize::try_from(count).ok());
     kwargs.assert_all_used()?;
     let max_splits = max_splits.unwrap_or(usize::MAX);
@@ -155,7 +158,7 @@ fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error
 /// The words of a text between white space; with `from_end`, the last word comes first. After `max_splits` splits, the rest is one word.
 fn words(text: &str, max_splits: usize, from_end: bool) -> Vec<&str> {
     let mut words = Vec::new();
-    let mut rest = strip(text, None, if from_end { END } else { START });
+    let mut rest = strip(text, None, if from_end { Ends::End } else { Ends::Start });
     while !rest.is_empty() {
         let space = if from_end { rest.rfind(is_space) } else { rest.find(is_space) };
         let Some(at) = space.filter(|_| words.len() < max_splits) else {
@@ -165,7 +168,7 @@ fn words(text: &str, max_splits: usize, from_end: bool) -> Vec<&str> {
         let width = rest[at..].chars().next().map_or(1, char::len_utf8);
         let (word, remaining) = if from_end { (&rest[at + width..], &rest[..at]) } else { (&rest[..at], &rest[at..]) };
         words.push(word);
-        rest = strip(remaining, None, if from_end { END } else { START });
+        rest = strip(remaining, None, if from_end { Ends::End } else { Ends::Start });
     }
     words
 }
@@ -226,7 +229,7 @@ mod tests {
 
     #[test]
     fn strip_removes_python_whitespace() {
-        assert_eq!(strip("\u{1c}\u{a0}a\u{85}", None, BOTH), "a");
-        assert_eq!(strip("xyaxy", Some("yx"), END), "xya");
+        assert_eq!(strip("\u{1c}\u{a0}a\u{85}", None, Ends::Both), "a");
+        assert_eq!(strip("xyaxy", Some("yx"), Ends::End), "xya");
     }
 }

@@ -22,8 +22,8 @@ fn repr(out: &mut String, value: &Value) {
     match value.kind() {
         ValueKind::String => repr_of_string(out, value.as_str().unwrap_or_default()),
         ValueKind::Number => number(out, value, ["nan", "inf", "-inf"]),
-        ValueKind::Seq | ValueKind::Iterable => push_items(out, value, ('[', ']'), |out, item| repr(out, &item)),
-        ValueKind::Map => push_items(out, value, ('{', '}'), |out, key| {
+        ValueKind::Seq | ValueKind::Iterable => push_items(out, value, ['[', ']'], |out, item| repr(out, &item)),
+        ValueKind::Map => push_items(out, value, ['{', '}'], |out, key| {
             repr(out, &key);
             out.push_str(": ");
             repr(out, &value.get_item(&key).unwrap_or_default());
@@ -33,7 +33,7 @@ fn repr(out: &mut String, value: &Value) {
 }
 
 /// Appends the items of a value between brackets, separated by commas.
-fn push_items(out: &mut String, value: &Value, (open, close): (char, char), mut each: impl FnMut(&mut String, Value)) {
+fn push_items(out: &mut String, value: &Value, [open, close]: [char; 2], mut each: impl FnMut(&mut String, Value)) {
     out.push(open);
     for (at, item) in value.try_iter().into_iter().flatten().enumerate() {
         if at > 0 {

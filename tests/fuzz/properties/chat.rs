@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use tokentap::api::openai_chat::GenerateInputs;
+use tokentap::api::generate_request::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
 use tokentap::budget::Work;
 use tokentap::chat::RequestError;
-use tokentap::chat::prompt::PromptBuilder;
+use tokentap::chat::prompt::{PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
@@ -35,7 +35,10 @@ pub fn chat(bytes: &[u8]) {
     let Ok(request) = ChatRequest::parse(body) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
     let builder = PromptBuilder { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
-    let Ok(prepared) = builder.prepare(&request.conversation) else { return };
+    let Ok(prepared) = builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None })
+    else {
+        return;
+    };
     let inputs = GenerateInputs {
         ids: &prepared.ids,
         defaults: &SamplingDefaults::default(),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::api::openai_completions::request::CompletionRequest;
 use tokentap::budget::Work;
-use tokentap::chat::prompt::PromptBuilder;
+use tokentap::chat::prompt::{PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
@@ -91,7 +91,7 @@ fn parse(body: &str, renderer: &Renderer) {
     let Ok(request) = ChatRequest::parse(bytes) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
     let builder = PromptBuilder { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
-    let _ = builder.prepare(&request.conversation);
+    let _ = builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None });
 }
 
 proptest! {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder};
+use tokentap::budget::Work;
+use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::session::{Call, Draft, Sessions, StoreLimits, TurnMetadata};
@@ -36,7 +37,7 @@ impl Family {
             earlier_thinking: EarlierThinking::Keep,
             parser: ParserSettings { format: None, separate: Some(false) },
         }
-        .prepare(&request.conversation)
+        .prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None })
         .unwrap()
     }
 

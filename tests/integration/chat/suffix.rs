@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
-use tokentap::chat::prompt::PromptBuilder;
+use tokentap::budget::Work;
+use tokentap::chat::prompt::{PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::demo::Model;
@@ -32,7 +33,8 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
             earlier_thinking: EarlierThinking::Keep,
             parser: ParserSettings { format: Some("hermes".into()), separate: Some(true) },
         };
-        let prepared = builder.prepare(&request.conversation).unwrap();
+        let prepared =
+            builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None }).unwrap();
         costs.push((prepared.rendered, prepared.ids.len() - prepared.reused));
         let answer = "was lit at dusk";
         let mut response = renderer.tokenizer().encode(answer).unwrap();

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
-use tokentap::api::{Api, ApiError, ApiGeneration, ApiRequest, EncodedReply, ReplyEncoder, RequestSession};
+use tokentap::api::{Api, ApiError, ApiGeneration, ApiPlan, ApiRequest, EncodedReply, ReplyEncoder};
 use tokentap::budget::Work;
-use tokentap::chat::RequestError;
+use tokentap::chat::{RequestError, RequestSession};
 use tokentap::engine::sglang::request::{GenerateRequest, SessionNames};
 use tokentap::error::BoxError;
 use tokentap::generation::update::SequenceUpdate;
@@ -25,10 +25,6 @@ struct Toy {
     body: Bytes,
 }
 
-fn error(status: StatusCode, message: &str) -> ApiError {
-    ApiError { status, body: json!({ "toy_error": message }).to_string() }
-}
-
 impl Api for ToyApi {
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {
         let body = request.body().clone();
@@ -37,15 +33,7 @@ impl Api for ToyApi {
     }
 
     fn error(&self, status: StatusCode, message: String) -> ApiError {
-        error(status, &message)
-    }
-
-    fn engine_error(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        error(status, &String::from_utf8_lossy(body))
-    }
-
-    fn event_error(&self, message: &str) -> ApiError {
-        error(StatusCode::BAD_GATEWAY, message)
+        ApiError { status, body: json!({ "toy_error": message }).to_string() }
     }
 }
 
@@ -54,17 +42,14 @@ impl ApiRequest for Toy {
         SessionNames::decode(&self.body, &Object::parse(&self.body).unwrap_or_default())
     }
 
-    fn generation(&self, session: RequestSession<'_>, _work: &Work) -> Result<ApiGeneration, RequestError> {
+    fn plan(&self, session: RequestSession<'_>, _work: &Work) -> Result<ApiPlan, RequestError> {
         let session = session.existing.map(|session| session.id.to_string());
         let sampling = json!({ "max_new_tokens": self.tokens });
         let body = json!({ "text": self.say, "stream": self.stream, "sampling_params": sampling });
         let request = GenerateRequest::parse(body.to_string().into());
         let request = request.map_err(|error| RequestError::invalid(error.to_string()))?;
-        Ok(ApiGeneration {
-            request: Box::new(request),
-            chat: None,
-            encoder: Box::new(ToyEncoder { session, tokens: 0, has_ended: false }),
-        })
+        let encoder = Box::new(ToyEncoder { session, tokens: 0, has_ended: false });
+        Ok(ApiPlan::Generation(ApiGeneration { request: Box::new(request), chat: None, encoder }))
     }
 }
 
@@ -77,7 +62,7 @@ struct ToyEncoder {
 }
 
 impl ReplyEncoder for ToyEncoder {
-    fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
+    fn encode_whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<EncodedReply, BoxError> {
         let ids: Vec<&[u32]> = updates.iter().map(|update| &*update.ids).collect();
         Ok(Ok(json!({ "session": self.session, "ids": ids }).to_string()))
     }
@@ -86,7 +71,7 @@ impl ReplyEncoder for ToyEncoder {
         self.tokens
     }
 
-    fn event(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
+    fn encode_update(&mut self, update: &SequenceUpdate<'_>, out: &mut String) -> Result<(), BoxError> {
         self.tokens = update.tokens;
         self.has_ended = update.finish.is_some();
         out.push_str(&format!("toy {:?}\n", update.ids));

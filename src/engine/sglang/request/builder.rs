@@ -298,14 +298,6 @@ impl SamplingWriter<'_> {
         self.0.put(param.name(), value);
     }
 
-    /// Writes the limit of the reply's length. Without it /generate would apply its own default, which is small.
-    pub(crate) fn max_new_tokens(&mut self, tokens: Option<u64>) {
-        match tokens {
-            Some(tokens) => self.set(SamplingParam::MaxNewTokens, tokens.to_string().as_bytes()),
-            None => self.set(SamplingParam::MaxNewTokens, b"null"),
-        }
-    }
-
     /// Keeps special tokens in the text.
     pub(crate) fn keep_special_tokens(&mut self) {
         self.set(SamplingParam::SkipSpecialTokens, b"false");

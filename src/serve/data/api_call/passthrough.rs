@@ -53,8 +53,7 @@ pub(super) async fn pass_through(
             None => call.identify(state, object.as_ref().map(|object| SessionNames::decode(body, object)).as_ref())?,
         };
         let object = object.filter(|_| is_recorded && identity.explicit);
-        let chat =
-            object.map(|object| engine_chat::passed_through(&call.request, &object, (call.route, chat), &engine));
+        let chat = object.map(|object| engine_chat::client_chat(&call.request, object, call.route, chat, &engine));
         let digest = chat.as_ref().and_then(|chat| generate::digest(state, Some(&identity), &chat.body));
         Ok::<_, InvalidName>((identity, chat, digest))
     };

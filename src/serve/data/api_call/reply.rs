@@ -217,7 +217,7 @@ async fn encode_whole(
     }
     on_body(BodyLength::Reply(event.raw().len()), || {
         let updates = SequenceUpdate::all(&event).map_err(unreadable)?;
-        encoder.whole(&updates).map_err(|error| Error::Internal { message: error.to_string() })
+        encoder.encode_whole(&updates).map_err(|error| Error::Internal { message: error.to_string() })
     })
     .await
 }
@@ -319,6 +319,6 @@ impl ApiEventEncoder {
         }
         let update = SequenceUpdate::new(event, output, self.encoder.encoded_tokens(output.index));
         let update = update.map_err(|error| format!("an event of the engine is {error}"))?;
-        self.encoder.event(&update, &mut self.text)
+        self.encoder.encode_update(&update, &mut self.text)
     }
 }

@@ -13,7 +13,7 @@ use super::{filters, methods, python};
 const REFUSAL: &str = "raise_exception: ";
 
 /// An environment in which chat templates render as in transformers.
-pub(super) fn environment() -> Environment<'static> {
+pub(super) fn new() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);

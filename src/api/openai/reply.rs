@@ -1,10 +1,12 @@
-//! Parts of a reply that the OpenAI APIs share: `usage`, `metadata` and lists of ids.
+//! Parts of a reply that the APIs share: `usage`, `metadata`, logprobs and lists of ids.
 
 use serde::Serialize;
 
 use crate::api::to_json;
-use crate::generation::update::SequenceUpdate;
+use crate::chat::quoted;
+use crate::generation::update::{SequenceUpdate, TokenLogprob};
 use crate::json::write_ids;
+use crate::tokenizer::Tokenizer;
 
 /// The numbers of tokens of a reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,7 +44,6 @@ struct CompletionDetails {
 
 impl Usage {
     /// `usage`, as JSON text.
-    #[must_use]
     pub(crate) fn json(&self) -> String {
         to_json(&UsageMember {
             prompt_tokens: self.prompt,
@@ -53,6 +54,18 @@ impl Usage {
             completion_tokens_details: (self.reasoning > 0)
                 .then_some(CompletionDetails { reasoning_tokens: self.reasoning }),
         })
+    }
+
+    /// The numbers of a sequence that has not ended.
+    pub(crate) fn so_far(update: &SequenceUpdate<'_>) -> Self {
+        Self { prompt: update.prompt_tokens(), completion: update.tokens as u64, ..Self::default() }
+    }
+
+    /// The numbers of the only sequence of a reply, which has ended.
+    pub(crate) fn total(update: &SequenceUpdate<'_>) -> Self {
+        let mut usage = Self::default();
+        usage.add(update, 1);
+        usage
     }
 
     /// Adds a sequence that has ended. A prompt is counted once, with the first of its `n` sequences.
@@ -69,7 +82,6 @@ impl Usage {
 }
 
 /// A list of token ids, as JSON text.
-#[must_use]
 pub(crate) fn id_list(ids: &[u32]) -> String {
     let mut out = Vec::with_capacity(7 * ids.len() + 2);
     out.push(b'[');
@@ -79,9 +91,40 @@ pub(crate) fn id_list(ids: &[u32]) -> String {
 }
 
 /// `metadata` with a leading comma: the weight versions that sampled the reply. Empty if the engine does not report them.
-#[must_use]
 pub(crate) fn metadata(update: &SequenceUpdate<'_>) -> String {
     let [Some(version), spans] = update.weight_versions() else { return String::new() };
     let spans = spans.map(|spans| format!(",\"weight_versions\":{spans}"));
     format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
+}
+
+/// Logprobs as a JSON list: the text and the bytes of each token, its logprob, and the likeliest tokens.
+pub(crate) fn logprob_list(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> String {
+    let mut out = String::from("[");
+    for (at, token) in tokens.iter().enumerate() {
+        out.push_str(if at > 0 { "," } else { "" });
+        write_entry_start(&mut out, tokenizer, token.id, &token.logprob);
+        out.push_str(",\"top_logprobs\":[");
+        for (at, (id, logprob, _)) in token.top.iter().enumerate() {
+            out.push_str(if at > 0 { "," } else { "" });
+            write_entry_start(&mut out, tokenizer, *id, logprob);
+            out.push('}');
+        }
+        out.push_str("]}");
+    }
+    out.push(']');
+    out
+}
+
+/// Writes the members that all entries have, without the closing brace.
+fn write_entry_start(out: &mut String, tokenizer: &Tokenizer, id: u32, logprob: &str) {
+    let text = tokenizer.decode(&[id], false).unwrap_or_default();
+    out.push_str("{\"token\":");
+    out.push_str(&quoted(&text));
+    out.push_str(",\"bytes\":[");
+    for (at, byte) in tokenizer.bytes(id).unwrap_or_else(|| text.into_bytes()).into_iter().enumerate() {
+        out.push_str(if at > 0 { "," } else { "" });
+        out.push_str(itoa::Buffer::new().format(byte));
+    }
+    out.push_str("],\"logprob\":");
+    out.push_str(logprob);
 }
