@@ -7,9 +7,9 @@
 //! | [`Classify`] | finds the route, removes the session from the path, and sets what the next layers need |
 //! | [`Observe`] | starts the clock; when the reply ends, records its metrics and writes the access log line |
 //! | [`Close`] | closes HTTP/1 connections while the server drains |
-//! | [`layers::validate`] | refuses requests that a proxy could parse in another way |
-//! | [`layers::authenticate`] | checks the tokens and, on the control port, the origin |
-//! | [`layers::restored`] | refuses requests that need sessions while sessions are being restored |
+//! | [`validate`] | refuses requests that a proxy could parse in another way |
+//! | [`authenticate`] | checks the tokens and, on the control port, the origin |
+//! | [`check_restored`] | refuses requests that need sessions while sessions are being restored |
 //! | [`Admit`] | acquires a permit, which the body of the reply holds |
 //! | `Routes` | waits for the engine's first answer after the start; the routes of the port |
 
@@ -20,20 +20,18 @@ pub mod connection;
 pub mod control;
 pub(crate) mod control_route;
 pub mod data;
-pub(crate) mod denied;
 pub(crate) mod discovery;
 pub mod grpc;
-mod host;
 pub(crate) mod identity;
 pub(crate) mod layers;
 mod misdirected;
 pub(crate) mod offload;
+pub(crate) mod problem;
 pub mod proxy;
-pub(crate) mod readiness;
 mod rejection;
-pub(crate) mod reply;
 mod reply_body;
 pub(crate) mod request_info;
+pub(crate) mod response;
 mod routes;
 
 use std::convert::Infallible;
@@ -50,13 +48,12 @@ use crate::serve::connection::Phase;
 use crate::serve::grpc::Services;
 use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
-use layers::admit::{Admit, Permits};
+use layers::admit::{Admit, Permits, check_restored};
 use layers::authenticate::authenticate;
-use layers::check::CheckLayer;
 use layers::classify::Classify;
 use layers::close::Close;
 use layers::observe::Observe;
-use layers::{restored, validate};
+use layers::{CheckLayer, validate};
 use rejection::Rejection;
 pub use reply_body::ReplyBody;
 use routes::Routes;
@@ -98,7 +95,7 @@ pub fn port(
             authenticate(&config, &client, request).map_err(Rejection::Denied)
         }))
         .layer(CheckLayer(move |request: &mut Request<Incoming>| {
-            restored::check(&sessions, request).map_err(Rejection::Refused)
+            check_restored(&sessions, request).map_err(Rejection::Refused)
         }))
         .layer_fn(|inner| Admit { permits: permits.clone(), inner })
         .service(Routes::new(port, proxy, grpc))

@@ -1,7 +1,5 @@
 //! Checks the limits of a session before it gets another turn.
 
-use http::StatusCode;
-
 use crate::error::Error;
 use crate::generation::settings::SessionLimits;
 use crate::session::Sessions;
@@ -17,14 +15,14 @@ pub(crate) fn check(limits: SessionLimits, sessions: &Sessions, session: &str, n
             "{new} generations in one call of session {session:?} are more than its {} turns and {} branches",
             limits.turns, limits.branches,
         );
-        return Err(Error::Client { status: StatusCode::FORBIDDEN, message });
+        return Err(Error::Forbidden { message });
     }
     let full = |count: usize, what: &str| {
         let message = format!(
             "session {session:?} has {count} {what}, as many as it may have; \
              begin another session, or delete this one once it is exported"
         );
-        Err(Error::Client { status: StatusCode::FORBIDDEN, message })
+        Err(Error::Forbidden { message })
     };
     if turns.saturating_add(new) > limits.turns {
         return full(turns, "turns");

@@ -4,9 +4,8 @@ use http::Response;
 
 use super::ReplyBody;
 use crate::error::Error;
-use crate::serve::denied::Denied;
 use crate::serve::grpc;
-use crate::serve::reply::{coded_error_reply, error_reply, in_format_of};
+use crate::serve::problem::Problem;
 use crate::serve::request_info::{Port, Protocol, RequestInfo};
 
 /// Why a layer rejects a request.
@@ -15,36 +14,31 @@ pub(crate) enum Rejection {
     /// The request is not valid. An HTTP/1 connection is then closed, because its client may frame the body in another way.
     Invalid(Error),
     /// The request failed authentication.
-    Denied(Denied),
+    Denied(Error),
     /// The request cannot be served now.
     Refused(Error),
 }
 
 impl Rejection {
-    /// Builds the reply in the protocol of the request, and in the error format of its API or port.
-    pub(crate) fn reply(self, info: &RequestInfo) -> Response<ReplyBody> {
-        let ends_connection = matches!(self, Self::Invalid(_));
-        let reply = match (info.protocol, self) {
-            (Protocol::Http, rejection) => {
-                let message = match &rejection {
-                    Self::Denied(denied) => denied.message().to_owned(),
-                    Self::Invalid(error) | Self::Refused(error) => error.to_string(),
-                };
-                let reply = match rejection {
-                    Self::Denied(denied) => denied.reply(info.port),
-                    Self::Invalid(error) if info.port == Port::Control => coded_error_reply(&error, "bad_request"),
-                    // no request to the control port needs a permit
-                    Self::Refused(error) if info.port == Port::Control => coded_error_reply(&error, "restoring"),
-                    Self::Invalid(error) | Self::Refused(error) => error_reply(&error),
-                };
-                match &info.api {
-                    Some(api) => in_format_of(&**api, reply, message).map(ReplyBody::http),
-                    None => reply.map(ReplyBody::http),
-                }
-            }
-            (Protocol::Grpc, Self::Denied(denied)) => grpc::denied(denied).map(ReplyBody::grpc),
-            (Protocol::Grpc, Self::Invalid(error) | Self::Refused(error)) => grpc::refused(&error).map(ReplyBody::grpc),
+    /// Builds the response in the protocol of the request, and in the error format of its API or port.
+    pub(crate) fn into_response(self, info: &RequestInfo) -> Response<ReplyBody> {
+        let (error, code, ends_connection) = match self {
+            Self::Invalid(error) => (error, "bad_request", true),
+            Self::Denied(error) => (error, "denied", false),
+            // no request to the control port needs a permit
+            Self::Refused(error) => (error, "restoring", false),
         };
-        reply.map(|body| if ends_connection { body.ending_connection() } else { body })
+        let response = match (info.protocol, info.port, &info.api) {
+            (Protocol::Grpc, ..) if code == "denied" => {
+                grpc::into_response(Problem::from_error(code, &error).into()).map(ReplyBody::grpc)
+            }
+            (Protocol::Grpc, ..) => grpc::into_response(error.into()).map(ReplyBody::grpc),
+            (Protocol::Http, Port::Control, _) => {
+                Problem::from_error(code, &error).into_response().map(ReplyBody::http)
+            }
+            (Protocol::Http, Port::Data, Some(api)) => error.into_api_response(&**api).map(ReplyBody::http),
+            (Protocol::Http, Port::Data, None) => error.into_response().map(ReplyBody::http),
+        };
+        response.map(|body| if ends_connection { body.ending_connection() } else { body })
     }
 }

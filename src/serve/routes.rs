@@ -54,9 +54,9 @@ impl Service<Request<Incoming>> for Routes {
                 discovery::wait(&proxy.discovery, need).await;
             }
             Ok(match (RequestInfo::of(&request).protocol, port) {
-                (Protocol::Grpc, _) => Box::pin(grpc.answer(request)).await.map(ReplyBody::grpc),
-                (Protocol::Http, Port::Data) => data::answer(proxy, request).await.map(ReplyBody::http),
-                (Protocol::Http, Port::Control) => Box::pin(control::answer(proxy, request)).await.map(ReplyBody::http),
+                (Protocol::Grpc, _) => Box::pin(grpc.handle(request)).await.map(ReplyBody::grpc),
+                (Protocol::Http, Port::Data) => data::handle(proxy, request).await.map(ReplyBody::http),
+                (Protocol::Http, Port::Control) => Box::pin(control::handle(proxy, request)).await.map(ReplyBody::http),
             })
         })
     }

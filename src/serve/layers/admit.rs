@@ -1,4 +1,4 @@
-//! Limits the number of concurrent requests.
+//! Admits requests: only once the sessions are restored, and up to the limit of concurrent requests.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -10,14 +10,30 @@ use http::{Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::Service;
 
-use super::check::Immediate;
-use super::on_reply::{OnReply, ReplyChange};
+use super::{EditedResponse, Immediate, ResponseEdit};
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::serve::ReplyBody;
 use crate::serve::grpc;
 use crate::serve::rejection::Rejection;
 use crate::serve::request_info::RequestInfo;
+use crate::session::Sessions;
+
+/// Refuses a request that needs sessions while they are being restored from the log: it could start a session again that is in the log.
+///
+/// # Errors
+/// A 503 until they are restored.
+pub(crate) fn check_restored<B>(sessions: &Sessions, request: &Request<B>) -> Result<(), Error> {
+    if !RequestInfo::of(request).needs_sessions {
+        return Ok(());
+    }
+    let Some(progress) = sessions.restore_progress() else { return Ok(()) };
+    let message = format!(
+        "sessions are being restored from the log, {} of {} bytes are read; try again in a moment, or when /readyz is 200",
+        progress.read, progress.total
+    );
+    Err(Error::Unavailable { message })
+}
 
 /// The request permits, shared by both ports.
 #[derive(Debug, Clone)]
@@ -60,7 +76,7 @@ where
 {
     type Response = S::Response;
     type Error = Infallible;
-    type Future = Either<OnReply<S::Future, AdmissionPermit>, Immediate>;
+    type Future = Either<EditedResponse<S::Future, AdmissionPermit>, Immediate>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
@@ -70,8 +86,8 @@ where
         let info = RequestInfo::of(&request);
         let permit = if info.needs_permit { self.permits.acquire() } else { Ok(AdmissionPermit(None)) };
         match permit {
-            Ok(permit) => Either::Left(OnReply::new(self.inner.call(request), permit)),
-            Err(rejection) => Either::Right(ready(Ok(rejection.reply(info)))),
+            Ok(permit) => Either::Left(EditedResponse::new(self.inner.call(request), permit)),
+            Err(rejection) => Either::Right(ready(Ok(rejection.into_response(info)))),
         }
     }
 }
@@ -80,12 +96,12 @@ where
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Option<OwnedSemaphorePermit>);
 
-impl ReplyChange for AdmissionPermit {
-    fn apply(self, reply: &mut Response<ReplyBody>) {
+impl ResponseEdit for AdmissionPermit {
+    fn apply(self, response: &mut Response<ReplyBody>) {
         let Self(Some(permit)) = self else { return };
         // a failed request takes no work of the engine, so a client that does not read its error must not hold a permit
-        if reply.status().is_success() && grpc::failed_status(reply.headers()).is_none() {
-            reply.body_mut().set_permit(permit);
+        if response.status().is_success() && grpc::failed_status(response.headers()).is_none() {
+            response.body_mut().set_permit(permit);
         }
     }
 }

@@ -7,7 +7,7 @@ use http::{HeaderValue, Request, Response, Version, header};
 use tokio::sync::watch;
 use tower::Service;
 
-use super::on_reply::{OnReply, ReplyChange};
+use super::{EditedResponse, ResponseEdit};
 use crate::serve::ReplyBody;
 use crate::serve::connection::Phase;
 
@@ -27,7 +27,7 @@ where
 {
     type Response = S::Response;
     type Error = Infallible;
-    type Future = OnReply<S::Future, CloseConnection>;
+    type Future = EditedResponse<S::Future, CloseConnection>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
@@ -36,7 +36,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // an HTTP/2 connection has other requests
         let phase = (request.version() < Version::HTTP_2).then(|| self.phase.clone());
-        OnReply::new(self.inner.call(request), CloseConnection { phase })
+        EditedResponse::new(self.inner.call(request), CloseConnection { phase })
     }
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct CloseConnection {
     phase: Option<watch::Receiver<Phase>>,
 }
 
-impl ReplyChange for CloseConnection {
-    fn apply(self, reply: &mut Response<ReplyBody>) {
+impl ResponseEdit for CloseConnection {
+    fn apply(self, response: &mut Response<ReplyBody>) {
         let Some(phase) = self.phase else { return };
-        if *phase.borrow() != Phase::Serving || reply.body().ends_connection() {
-            reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        if *phase.borrow() != Phase::Serving || response.body().ends_connection() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower::Service;
 
-use super::on_reply::{OnReply, ReplyChange};
+use super::{EditedResponse, ResponseEdit};
 use crate::metrics::Metrics;
 use crate::serve::ReplyBody;
 use crate::serve::access_log::AccessRecord;
@@ -33,7 +33,7 @@ where
 {
     type Response = S::Response;
     type Error = Infallible;
-    type Future = OnReply<S::Future, AccessRecord>;
+    type Future = EditedResponse<S::Future, AccessRecord>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
@@ -41,18 +41,17 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let info = RequestInfo::of(&request);
-        let shared = (&self.metrics, &self.cutting);
-        let record = AccessRecord::start(shared, info.route.endpoint, request.method(), info.is_probe);
+        let record = AccessRecord::start(&self.metrics, &self.cutting, info, request.method());
         request.extensions_mut().insert(record.clone());
-        OnReply::new(self.inner.call(request), record)
+        EditedResponse::new(self.inner.call(request), record)
     }
 }
 
-impl ReplyChange for AccessRecord {
-    fn apply(self, reply: &mut Response<ReplyBody>) {
+impl ResponseEdit for AccessRecord {
+    fn apply(self, response: &mut Response<ReplyBody>) {
         // a gRPC call that fails before its first message has its status in the headers
-        let failed = grpc::failed_status(reply.headers());
-        self.set_status(failed.unwrap_or_else(|| reply.status()));
-        reply.body_mut().set_record(self);
+        let failed = grpc::failed_status(response.headers());
+        self.set_status(failed.unwrap_or_else(|| response.status()));
+        response.body_mut().set_record(self);
     }
 }
