@@ -159,7 +159,7 @@ struct ObjectStream {
     unsent: bool,
     /// The end mark was received.
     done: bool,
-    /// `--max-reply-bytes`.
+    /// The maximum bytes of an event.
     limit: u64,
 }
 
@@ -194,7 +194,7 @@ impl ObjectStream {
                 EventKind::Trailers(_) => {}
                 EventKind::Unparsed(UnparsedReason::Piece) => {
                     let limit = self.limit;
-                    let message = format!("an event is larger than {limit} bytes; see --max-reply-bytes");
+                    let message = format!("an event is larger than {limit} bytes; see --max-bytes-in-flight");
                     return Err(Status::resource_exhausted(message));
                 }
                 EventKind::Unparsed(UnparsedReason::NoData) => {

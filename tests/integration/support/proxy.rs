@@ -53,6 +53,7 @@ fn set_limit(config: &mut Config, name: &str, value: &str) {
         "client-idle-timeout" => config.limits.client_idle_timeout = time(),
         "client-body-timeout" => config.limits.client_body_timeout = time(),
         "client-read-timeout" => config.limits.client_read_timeout = time(),
+        "max-reply-bytes" => config.limits.max_reply_bytes = size(),
         "pool-idle-timeout" => config.limits.pool_idle_timeout = time(),
         "breaker-failures" => config.limits.breaker_failures = value.parse().unwrap(),
         "max-session-turns" => config.sessions.max_session_turns = value.parse().unwrap(),

@@ -231,7 +231,7 @@ struct ApiEventEncoder {
     encoder: Box<dyn ReplyEncoder>,
     /// The encoding of the current event.
     text: String,
-    /// `--max-reply-bytes`.
+    /// The maximum bytes of an event.
     limit: u64,
     /// The stream has an error event.
     has_failed: bool,
@@ -262,7 +262,7 @@ impl EventEncoder for ApiEventEncoder {
                 return Err("the engine sent a malformed event".into());
             }
             EventKind::Unparsed(UnparsedReason::Piece) => {
-                return Err(format!("an event is larger than {} bytes; see --max-reply-bytes", self.limit).into());
+                return Err(format!("an event is larger than {} bytes; see --max-bytes-in-flight", self.limit).into());
             }
         }
         out.extend_from_slice(self.text.as_bytes());
