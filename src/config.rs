@@ -210,12 +210,12 @@ pub struct LimitConfig {
     /// Largest request body
     #[arg(long, env = "TOKENTAP_MAX_REQUEST_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
     pub max_request_bytes: u64,
-    /// Largest reply that is measured; larger ones are forwarded without entropies
-    #[arg(long, env = "TOKENTAP_MAX_REPLY_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
-    pub max_reply_bytes: u64,
-    /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, or 413 if one alone takes more; above all of it replies are forwarded without entropies
+    /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, or 413 if one alone takes more; above all of it replies are forwarded without entropies, as is a reply that alone is larger than an eighth of it, at least 64MiB
     #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub max_bytes_in_flight: u64,
+    /// Larger replies, and larger events of a stream, are forwarded without entropies. Derived from [`Self::max_bytes_in_flight`].
+    #[arg(skip)]
+    pub max_reply_bytes: u64,
     /// Connections of agents; more wait to be accepted. The control port has an eighth as many. The limit of open files (`ulimit -Hn`) lowers connections and requests
     #[arg(long, env = "TOKENTAP_MAX_CONNECTIONS", value_name = "N", default_value = "8192")]
     pub max_connections: usize,
@@ -239,7 +239,15 @@ pub struct LimitConfig {
     pub drain_timeout: Duration,
 }
 
+/// Bytes of a reply that are measured whatever the memory for all replies is: as many as a planned reply may be expected to have.
+const MIN_REPLY_BYTES: u64 = 64 << 20;
+
 impl LimitConfig {
+    /// Derives the limits that have no flag.
+    fn derive(&mut self) {
+        self.max_reply_bytes = (self.max_bytes_in_flight / 8).max(MIN_REPLY_BYTES);
+    }
+
     /// Refuses limits with which a large request would never be served. The cheapest one is counted twice, and its buffer may be larger by
     /// a quarter.
     fn check(&self) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! Errors of tokentap itself: a status and a body in SGLang's shape.
+//! The errors with which tokentap answers requests. [`Error::status`] alone decides their HTTP statuses; gRPC derives its codes from these.
 
 use http::{HeaderValue, Response, StatusCode, header, response};
 
@@ -7,31 +7,40 @@ use crate::budget::Stopped;
 /// An error of a body: it ends the connection, which is how the other side learns of it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An answer that did not come from the engine.
+/// An error reply that is not the engine's. The messages say what is wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "every `message` is the text for the client")]
 pub enum Error {
-    /// The request cannot be served as it is.
+    /// The request is malformed or has invalid values.
     #[error("{message}")]
-    Client {
-        /// 4xx or 501.
-        status: StatusCode,
-        /// What is wrong, where, and what to do.
-        message: String,
-    },
-    /// The upstream could not be reached, or ended before it had answered.
+    BadRequest { message: String },
+    /// A bearer token is missing or wrong.
     #[error("{message}")]
-    Upstream {
-        /// 502 or 504.
-        status: StatusCode,
-        /// What happened.
-        message: String,
-    },
-    /// Not now: a limit is reached, or the upstream cannot be connected to. The same request may be sent again in a moment.
+    Unauthorized { message: String },
+    /// The client may not send this request, or has reached a limit of its session.
     #[error("{message}")]
-    Unavailable {
-        /// Which resource is missing, and what to do.
-        message: String,
-    },
+    Forbidden { message: String },
+    /// The route does not have this method.
+    #[error("{message}")]
+    MethodNotAllowed { message: String },
+    /// The request body arrives too slowly.
+    #[error("{message}")]
+    RequestTimeout { message: String },
+    /// The request is larger than a limit.
+    #[error("{message}")]
+    TooLarge { message: String },
+    /// The request needs a part of HTTP that tokentap does not support.
+    #[error("{message}")]
+    NotImplemented { message: String },
+    /// The upstream cannot be reached, or its reply is cut off or unreadable.
+    #[error("{message}")]
+    Upstream { message: String },
+    /// The upstream did not answer in time.
+    #[error("{message}")]
+    UpstreamTimeout { message: String },
+    /// A limit is reached, or the upstream cannot be connected to. The client may retry in a moment.
+    #[error("{message}")]
+    Unavailable { message: String },
     /// A reply can only be encoded from token ids, and the engine reported none.
     #[error("the engine's chat endpoint reported no token ids")]
     NoTokenIds,
@@ -43,17 +52,14 @@ pub enum Error {
     },
     /// A fault of tokentap.
     #[error("internal error in tokentap: {message}")]
-    Internal {
-        /// What broke.
-        message: String,
-    },
+    Internal { message: String },
 }
 
 impl From<Stopped> for Error {
     fn from(stopped: Stopped) -> Self {
         let message = stopped.to_string();
         match stopped {
-            Stopped::TooLarge { .. } => Self::Client { status: StatusCode::PAYLOAD_TOO_LARGE, message },
+            Stopped::TooLarge { .. } => Self::TooLarge { message },
             // the client of abandoned work has gone
             Stopped::NoRoom(_) | Stopped::Abandoned => Self::Unavailable { message },
         }
@@ -61,38 +67,56 @@ impl From<Stopped> for Error {
 }
 
 impl Error {
-    /// A 400 with this message.
+    /// A [`Self::BadRequest`] with this message.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::Client { status: StatusCode::BAD_REQUEST, message: message.into() }
+        Self::BadRequest { message: message.into() }
     }
 
-    /// The status of the answer.
+    /// The status of the reply.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Client { status, .. } | Self::Upstream { status, .. } => *status,
-            Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NoTokenIds | Self::Strict { .. } => StatusCode::BAD_GATEWAY,
+            Self::BadRequest { .. } => StatusCode::BAD_REQUEST,
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NotImplemented { .. } => StatusCode::NOT_IMPLEMENTED,
+            Self::Upstream { .. } | Self::NoTokenIds | Self::Strict { .. } => StatusCode::BAD_GATEWAY,
+            Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::UpstreamTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 
-    /// Status and headers of the answer.
+    /// Status and headers of the reply.
     #[must_use]
     pub fn head(&self) -> response::Parts {
-        let (mut head, ()) = Response::new(()).into_parts();
-        head.status = self.status();
-        head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if matches!(self, Self::Unavailable { .. }) {
-            head.headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        head
+        head(self.status())
     }
 
-    /// The body of the answer: `{"error":{"message":…}}`, as /generate answers.
+    /// The body of the reply: `{"error":{"message":…}}`, as /generate replies.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         serde_json::json!({ "error": { "message": self.to_string() } }).to_string().into_bytes()
     }
+}
+
+/// The head of an error reply in JSON.
+pub(crate) fn head(status: StatusCode) -> response::Parts {
+    let (mut head, ()) = Response::new(()).into_parts();
+    head.status = status;
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            drop(head.headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            drop(head.headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1")))
+        }
+        _ => {}
+    }
+    head
 }

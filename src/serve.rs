@@ -4,14 +4,14 @@
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`Classify`] | finds the route, removes the session from the path, and sets what the next layers need |
-//! | [`Observe`] | starts the clock; when the reply ends, records its metrics and writes the access log line |
-//! | [`Close`] | closes HTTP/1 connections while the server drains |
-//! | [`layers::validate`] | refuses requests that a proxy could parse in another way |
-//! | [`layers::authenticate`] | checks the tokens and, on the control port, the origin |
-//! | [`layers::restored`] | refuses requests that need sessions while sessions are being restored |
-//! | [`Admit`] | acquires a permit, which the body of the reply holds |
-//! | `Routes` | waits for the engine's first answer after the start; the routes of the port |
+//! | [`classify`] | finds the route, removes the session from the path, and sets what the next layers need |
+//! | [`observe`] | starts the clock; when the reply ends, records its metrics and writes the access log line |
+//! | [`CloseConnection`] | closes HTTP/1 connections while the server drains |
+//! | [`validate::check`] | refuses requests that a proxy could parse in another way |
+//! | [`authenticate`] | checks the tokens and, on the control port, the origin |
+//! | [`check_restored`] | refuses requests that need sessions while sessions are being restored |
+//! | [`Permits::acquire`] | acquires a permit, which the body of the reply holds |
+//! | [`route`] | waits for the engine's first answer after the start; dispatches to the routes of the port |
 
 pub(crate) mod access_log;
 pub(crate) mod body;
@@ -20,21 +20,17 @@ pub mod connection;
 pub mod control;
 pub(crate) mod control_route;
 pub mod data;
-pub(crate) mod denied;
 pub(crate) mod discovery;
 pub mod grpc;
-mod host;
 pub(crate) mod identity;
 pub(crate) mod layers;
 mod misdirected;
 pub(crate) mod offload;
+pub(crate) mod problem;
 pub mod proxy;
-pub(crate) mod readiness;
-mod rejection;
-pub(crate) mod reply;
 mod reply_body;
 pub(crate) mod request_info;
-mod routes;
+pub(crate) mod response;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,23 +39,17 @@ use std::sync::atomic::AtomicBool;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, watch};
-use tower::{Service, ServiceBuilder};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::api::Apis;
 use crate::serve::connection::Phase;
 use crate::serve::grpc::Services;
 use crate::serve::proxy::Proxy;
-use crate::serve::request_info::Port;
-use layers::admit::{Admit, Permits};
+use crate::serve::request_info::{Port, Protocol, RequestInfo};
+use layers::admit::{Permits, check_restored};
 use layers::authenticate::authenticate;
-use layers::check::CheckLayer;
-use layers::classify::Classify;
-use layers::close::Close;
-use layers::observe::Observe;
-use layers::{restored, validate};
-use rejection::Rejection;
+use layers::{CloseConnection, Rejection, RequestLayer, classify, observe, validate};
 pub use reply_body::ReplyBody;
-use routes::Routes;
 
 /// The state that both ports share.
 #[derive(Debug, Clone)]
@@ -89,17 +79,41 @@ pub fn port(
     let limit = proxy.config.limits.max_requests;
     let permits = Permits { semaphore: permits, limit, metrics: Arc::clone(&metrics) };
     let grpc = Services::new(Arc::clone(&proxy), port, phase.clone());
+    let routes = Arc::new(Routes { port, proxy, grpc });
+    type Received = Request<Incoming>;
     ServiceBuilder::new()
-        .layer_fn(|inner| Classify { port, apis: Arc::clone(&apis), inner })
-        .layer_fn(|inner| Observe { metrics: Arc::clone(&metrics), cutting: Arc::clone(&cutting), inner })
-        .layer_fn(|inner| Close { phase: phase.clone(), inner })
-        .layer(CheckLayer(|request: &mut Request<Incoming>| validate::check(request).map_err(Rejection::Invalid)))
-        .layer(CheckLayer(move |request: &mut Request<Incoming>| {
+        .layer(RequestLayer(move |request: &mut Received| Ok(classify(port, &apis, request))))
+        .layer(RequestLayer(move |request: &mut Received| Ok(observe(&metrics, &cutting, request))))
+        .layer(RequestLayer(move |request: &mut Received| Ok(CloseConnection::new(&phase, request))))
+        .layer(RequestLayer(|request: &mut Received| validate::check(request).map_err(Rejection::Invalid)))
+        .layer(RequestLayer(move |request: &mut Received| {
             authenticate(&config, &client, request).map_err(Rejection::Denied)
         }))
-        .layer(CheckLayer(move |request: &mut Request<Incoming>| {
-            restored::check(&sessions, request).map_err(Rejection::Refused)
+        .layer(RequestLayer(move |request: &mut Received| {
+            check_restored(&sessions, request).map_err(Rejection::Refused)
         }))
-        .layer_fn(|inner| Admit { permits: permits.clone(), inner })
-        .service(Routes::new(port, proxy, grpc))
+        .layer(RequestLayer(move |request: &mut Received| permits.acquire(request).map_err(Rejection::Refused)))
+        // the future is copied into its box, so rare routes have separate boxes
+        .service(service_fn(move |request| Box::pin(route(Arc::clone(&routes), request))))
+}
+
+/// The routes of a port.
+#[derive(Debug)]
+struct Routes {
+    port: Port,
+    proxy: Arc<Proxy>,
+    grpc: Services,
+}
+
+/// Dispatches gRPC calls to the services of the port, and other requests to its HTTP routes.
+async fn route(routes: Arc<Routes>, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
+    let Routes { port, proxy, grpc } = &*routes;
+    if let Some(need) = RequestInfo::of(&request).need() {
+        discovery::wait(&proxy.discovery, need).await;
+    }
+    Ok(match (RequestInfo::of(&request).protocol, port) {
+        (Protocol::Grpc, _) => Box::pin(grpc.handle(request)).await.map(ReplyBody::grpc),
+        (Protocol::Http, Port::Data) => data::handle(proxy, request).await.map(ReplyBody::http),
+        (Protocol::Http, Port::Control) => Box::pin(control::handle(proxy, request)).await.map(ReplyBody::http),
+    })
 }

@@ -30,18 +30,10 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("reqwest", &["src/cli/control.rs", "src/cli/export/sidecar.rs"]),
     ("url", &["src/engine/transport/client.rs"]),
     ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/client.rs", "src/engine/transport/pool.rs"]),
-    (
-        "tokio_rustls",
-        &[
-            "src/serve/connection/tls.rs",
-            "src/serve/connection/tls/",
-            "src/session/ledger/valkey/connection.rs",
-            "src/tls_client.rs",
-        ],
-    ),
-    ("x509_cert", &["src/serve/connection/tls/"]),
+    ("tokio_rustls", &["src/serve/connection/tls.rs", "src/session/ledger/valkey/connection.rs", "src/tls_client.rs"]),
+    ("x509_cert", &["src/serve/connection/tls.rs"]),
     ("hyper_util", &["src/serve/connection.rs", "src/engine/transport/pool.rs"]),
-    ("tower", &["src/serve.rs", "src/serve/", "src/app.rs", "src/cli/demo.rs", "src/engine/transport/pool.rs"]),
+    ("tower", &["src/serve.rs", "src/serve/", "src/cli/demo.rs", "src/engine/transport/pool.rs"]),
     ("tonic", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/reply_body.rs"]),
     ("tonic_prost", &[]),
     ("tonic_health", &["src/serve/grpc/"]),
@@ -54,6 +46,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/cli/top.rs",
             "src/serve/grpc.rs",
             "src/serve/grpc/",
+            "src/serve/layers.rs",
             "src/serve/layers/",
             "src/session/sharing/",
         ],
@@ -64,7 +57,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/", "src/tokenizer/render/history_variables.rs"]),
     ("object_store", &["src/archive.rs", "src/archive/"]),
-    ("rustls", &["src/archive/storage.rs", "src/serve/connection/tls.rs", "src/serve/connection/tls/"]),
+    ("rustls", &["src/archive/storage.rs", "src/serve/connection/tls.rs"]),
     ("foldhash", &["src/generation/request.rs", "src/generation/entropy_store.rs"]),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
@@ -84,7 +77,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("parquet", &["src/export/parquet.rs"]),
     // with its inner module, because a module of `export` has the same name
     ("safetensors::tensor", &["src/logits/safetensors/"]),
-    ("libc", &["src/serve/connection/listen_queue.rs", "src/logits/shm.rs", "src/session/ledger/log/disk.rs"]),
+    ("libc", &["src/serve/connection/listener.rs", "src/logits/shm.rs", "src/session/ledger/log/disk.rs"]),
     (
         "rustix",
         // the tests read the CPU time of their thread
@@ -101,7 +94,7 @@ const UNSAFE: &[&str] = &[
     "src/entropy/cpu.rs",
     "src/logits/cuda/",
     "src/main.rs",
-    "src/serve/connection/listen_queue.rs",
+    "src/serve/connection/listener.rs",
     "src/engine/sglang/scan/avx2.rs",
 ];
 

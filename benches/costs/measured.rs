@@ -158,7 +158,7 @@ fn run(config: config::Config, ready: &mpsc::Sender<(SocketAddr, i32)>) {
         let (_phase, watched) = watch::channel(Phase::Serving);
         let app = App::bind(config, watched).await.unwrap();
         let data = app.data_addr().unwrap();
-        let mut probed = app.parts().upstream.clone();
+        let mut probed = app.proxy().upstream.clone();
         let running = tokio::spawn(app.run());
         probed.wait_for(|found| found.original_logprobs.is_some()).await.unwrap();
         ready.send((data, THREAD.load(Ordering::Relaxed))).unwrap();

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
+use super::build::EngineSenders;
 use crate::chat::model::Chats;
-use crate::engine::capabilities::Capabilities;
+use crate::engine::capabilities::{Capabilities, ChatFacts};
 use crate::serve::discovery::Discovery;
 use crate::serve::proxy::Proxy;
 use crate::tokenizer::Renderer;
@@ -16,11 +15,11 @@ struct EngineFacts {
     tokenizer_path: Option<String>,
     model_path: Option<String>,
     longest_prompt: Option<u64>,
-    chat: crate::engine::capabilities::ChatFacts,
+    chat: ChatFacts,
 }
 
 impl EngineFacts {
-    fn of(upstream: &Capabilities) -> Self {
+    fn new(upstream: &Capabilities) -> Self {
         Self {
             tokenizer_path: upstream.tokenizer_path.clone(),
             model_path: upstream.model_path.clone(),
@@ -30,45 +29,41 @@ impl EngineFacts {
     }
 }
 
-/// Updates `chats` until the probing task ends. `embedded` is a renderer that is used instead of the engine's tokenizer files.
-pub(super) async fn watch(
-    parts: Arc<Proxy>,
-    (chats, discovery): (watch::Sender<Arc<Chats>>, watch::Sender<Discovery>),
-    embedded: Option<Arc<Renderer>>,
-) {
-    let mut upstream = parts.upstream.clone();
+/// Decides after each probe. `embedded` is a renderer that is used instead of the engine's tokenizer files.
+pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Option<Arc<Renderer>>) {
+    let mut upstream = proxy.upstream.clone();
     let mut decided_for = None;
     let mut renderer = embedded.clone();
     while upstream.changed().await.is_ok() {
         let found = Arc::clone(&upstream.borrow_and_update());
-        let new = EngineFacts::of(&found);
+        let new = EngineFacts::new(&found);
         if decided_for.as_ref() == Some(&new) {
             continue;
         }
         if decided_for.as_ref().is_none_or(|before: &EngineFacts| before.tokenizer_path != new.tokenizer_path)
-            && parts.config.chat.tokenizer.is_none()
+            && proxy.config.chat.tokenizer.is_none()
         {
             renderer.clone_from(&embedded);
         }
         decided_for = Some(new);
-        let (config, read) = (parts.config.chat.clone(), renderer.clone());
+        let (config, read) = (proxy.config.chat.clone(), renderer.clone());
         // reading a tokenizer takes about a second, so it runs on a blocking thread
         let read = tokio::task::spawn_blocking(move || Chats::find(&config, &found, read)).await;
         let mut decided =
             read.unwrap_or_else(|error| Chats::Forwarded(format!("the tokenizer could not be read: {error}")));
         if let Chats::Rendered(model) = &decided
-            && let Err(reason) = model.check_tokenizer(&parts.engines.any()).await
+            && let Err(reason) = model.check_tokenizer(&proxy.engines.any()).await
         {
             decided = Chats::Forwarded(reason);
         }
         let decided = Arc::new(decided);
-        chats.send_replace(Arc::clone(&decided));
-        discovery.send_replace(Discovery::Decided);
+        engine.chats.send_replace(Arc::clone(&decided));
+        engine.discovery.send_replace(Discovery::Decided);
         match &*decided {
             Chats::Rendered(model) => {
                 renderer = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
-                if parts.think_tokens().is_none() {
+                if proxy.think_tokens().is_none() {
                     tracing::info!(
                         "the tokenizer names no think tokens: entropies of the thinking are null; see --think-tokens"
                     );

@@ -11,13 +11,13 @@ use crate::session::Sessions;
 use crate::session::ledger::log::{Directory, ReplaySummary};
 
 /// Restores the sessions on a blocking thread, and sets `restored` at the end. Resolves only on failure, with a line for the user.
-pub(super) async fn restore(parts: Arc<Proxy>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
+pub(super) async fn restore(proxy: Arc<Proxy>, directory: Option<Directory>, restored: watch::Sender<bool>) -> String {
     if let Some(directory) = directory {
         let restoring = move || {
-            let (sessions, metrics) = (&parts.sessions, &parts.metrics);
+            let (sessions, metrics) = (&proxy.sessions, &proxy.metrics);
             let begin = Instant::now();
             metrics.log_restoring.set(1);
-            let replayed = sessions.restore_from(directory, &parts.generator.policy, |read| {
+            let replayed = sessions.restore_from(directory, &proxy.generator.policy, |read| {
                 metrics.log_restored_bytes.set(i64::try_from(read).unwrap_or(i64::MAX));
             });
             if let Ok(Some(replayed)) = &replayed {

@@ -1,9 +1,14 @@
-//! Takes the settings of the client and of generations from the configuration.
+//! The settings of the client, of connections and of generations, from the configuration.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
 
 use crate::config::{Config, EntropyDefault, Secret};
 use crate::engine::plan::PlanLimits;
 use crate::engine::transport::client::{Client, ClientSettings};
 use crate::generation::settings::{EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+use crate::serve::connection::ServerLimits;
 
 /// The client of the upstream.
 ///
@@ -18,6 +23,19 @@ pub fn client(config: &Config) -> Result<Client, String> {
         breaker_failures: config.limits.breaker_failures,
     };
     Client::try_new(&config.upstream, settings)
+}
+
+/// The limits of connections to the data port.
+pub(super) fn connections(config: &Config) -> ServerLimits {
+    let limits = &config.limits;
+    ServerLimits {
+        header_timeout: limits.client_header_timeout,
+        idle_timeout: limits.client_idle_timeout,
+        read_timeout: limits.client_read_timeout,
+        connections: limits.max_connections.min(Semaphore::MAX_PERMITS),
+        drain: limits.drain_timeout,
+        cutting: Arc::default(),
+    }
 }
 
 /// The settings of generations.

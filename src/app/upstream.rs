@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::build::EngineSenders;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::probe::ProbeError;
 use crate::engine::survey::{IdentityTracker, Observation, Survey};
@@ -23,13 +24,10 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks the liveness of the upstream every second. Probes its capabilities when it answers for the first time or again, and when its
 /// engines have changed.
-pub(super) async fn watch(
-    parts: Arc<Proxy>,
-    probed: watch::Sender<Arc<Capabilities>>,
-    (ready, discovery): (watch::Sender<bool>, watch::Sender<Discovery>),
-) {
-    let entropy = &parts.config.entropy;
-    let probe = Survey::new(parts.engines.clone(), entropy.vocab_size, entropy.top_logprobs);
+pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders) {
+    let EngineSenders { capabilities, ready, discovery, .. } = engine;
+    let entropy = &proxy.config.entropy;
+    let probe = Survey::new(proxy.engines.clone(), entropy.vocab_size, entropy.top_logprobs);
     let mut generation_probe: Option<tokio::task::JoinHandle<()>> = None;
     let mut failed_probes = 0;
     let mut waiting_logged = false;
@@ -44,10 +42,10 @@ pub(super) async fn watch(
     let mut probed_at = tokio::time::Instant::now();
     loop {
         let up = *ready.borrow();
-        let epoch = parts.generator.policy.epoch();
+        let epoch = proxy.generator.policy.epoch();
         let observe_label = |epoch, label: &Option<String>| {
             if let Some(label) = label {
-                parts.generator.policy.observe_model_info(epoch, label);
+                proxy.generator.policy.observe_model_info(epoch, label);
             }
         };
         let probing = async {
@@ -74,36 +72,40 @@ pub(super) async fn watch(
             Ok(Some(found))
         };
         let answer: Result<_, ProbeError> = probing.await;
-        parts.generator.policy.set_several_engines(parts.engines.single().is_none());
+        proxy.generator.policy.set_several_engines(proxy.engines.single().is_none());
         match answer {
             Ok(found) => {
                 failed_probes = 0;
-                let retry_plugin = parts.generator.context.plugin_failed.load(Ordering::Relaxed)
+                let retry_plugin = proxy.generator.context.plugin_failed.load(Ordering::Relaxed)
                     && probed_at.elapsed() >= PLUGIN_RETRY_INTERVAL;
-                let failed = retry_plugin.then(|| Capabilities::clone(&probed.borrow()));
+                let failed = retry_plugin.then(|| Capabilities::clone(&capabilities.borrow()));
                 if let Some(found) = &found {
                     // a replaced engine needs a new epoch, because its label may be the same: SGLang's initial label is always `default`
                     let is_new = std::mem::replace(&mut replaced, false) || !up;
                     let is_new = std::mem::replace(&mut has_answered, true) && is_new;
                     observe_label(
-                        if is_new { parts.generator.policy.observe_new_engine() } else { epoch },
+                        if is_new { proxy.generator.policy.observe_new_engine() } else { epoch },
                         &found.weight_version,
                     );
                     waiting_logged = false;
-                    parts.generator.forget_refusals();
-                    probed.send_replace(Arc::new(found.clone()));
-                    parts.metrics.upstream_up.set(1);
+                    proxy.generator.forget_refusals();
+                    capabilities.send_replace(Arc::new(found.clone()));
+                    proxy.metrics.upstream_up.set(1);
                     ready.send_replace(true);
                     record_probe(&discovery, Ok(()));
-                    tracing::info!(upstream = parts.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
+                    tracing::info!(upstream = proxy.client.upstream(), model = %found.model, version = found.version, "the upstream answers");
                 }
                 if let Some(found) = found.or(failed) {
                     probed_at = tokio::time::Instant::now();
                     if let Some(previous) = generation_probe.take() {
                         previous.abort();
                     }
-                    generation_probe =
-                        Some(tokio::spawn(probe_generation(Arc::clone(&parts), probe.clone(), found, probed.clone())));
+                    generation_probe = Some(tokio::spawn(probe_generation(
+                        Arc::clone(&proxy),
+                        probe.clone(),
+                        found,
+                        capabilities.clone(),
+                    )));
                 }
             }
             Err(error) => {
@@ -114,7 +116,7 @@ pub(super) async fn watch(
                 }
                 if up && failed_probes >= MAX_FAILED_PROBES {
                     tracing::warn!(%error, "the upstream is gone; its return is waited for");
-                    parts.metrics.upstream_up.set(0);
+                    proxy.metrics.upstream_up.set(0);
                     ready.send_replace(false);
                 }
             }
@@ -151,17 +153,17 @@ async fn with_timeout<T>(answer: impl Future<Output = Result<T, ProbeError>>) ->
 /// Probes the capabilities that only a generation shows. It runs in the background, because a paused engine does not answer until it
 /// continues. Retries with a backoff of at most a minute until all engines have answered.
 async fn probe_generation(
-    parts: Arc<Proxy>,
+    proxy: Arc<Proxy>,
     probe: Survey,
     found: Capabilities,
-    probed: watch::Sender<Arc<Capabilities>>,
+    capabilities: watch::Sender<Arc<Capabilities>>,
 ) {
     let mut pause = Duration::from_secs(1);
     let has_earlier_result = found.original_logprobs.is_some();
     let mut notes = Vec::new();
     loop {
         // the engine chooses the request ids of the probe
-        let random = parts.generator.context.flights.random();
+        let random = proxy.generator.context.flights.random();
         let answer = probe.probe_generation(found.clone()).await;
         drop(random);
         match answer {
@@ -169,11 +171,11 @@ async fn probe_generation(
                 let answered =
                     found.generates == Some(false) || found.refuses_logprobs || found.original_logprobs.is_some();
                 if answered {
-                    parts.generator.context.plugin_failed.store(false, Ordering::Relaxed);
+                    proxy.generator.context.plugin_failed.store(false, Ordering::Relaxed);
                 }
                 // a probe without an answer does not replace the result of an earlier one
                 if answered || !has_earlier_result {
-                    probed.send_replace(Arc::new(found.clone()));
+                    capabilities.send_replace(Arc::new(found.clone()));
                 }
                 // logged after the result was published, so that tests and scripts can wait for this line
                 tracing::info!(

@@ -38,7 +38,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
     let (phase, watched) = watch::channel(Phase::Serving);
     let app = App::bind(config, watched).await?.with_renderer(Renderer::new(Model::folder()));
     let [data, control] = app.urls().map_err(|error| error.to_string())?;
-    let (mut ready, mut chats) = (app.parts().upstream.clone(), app.parts().chats.clone());
+    let (mut ready, mut chats) = (app.proxy().upstream.clone(), app.proxy().chats.clone());
     tokio::spawn(async move {
         // the requests work after the probe, and chats after the tokenizer was read; without a chat renderer the timeout ends the wait
         if ready.wait_for(|found| found.original_logprobs.is_some()).await.is_ok() {

@@ -20,7 +20,7 @@ pub(super) fn fit_limits(limits: &mut LimitConfig) {
     }
     let Some(descriptors) = getrlimit(Resource::Nofile).current else { return };
     let wanted = (limits.max_connections, limits.max_requests);
-    let (connections, requests) = affordable(descriptors, wanted);
+    let (connections, requests) = affordable(descriptors, limits.max_connections, limits.max_requests);
     if (connections, requests) != wanted {
         tracing::warn!(
             descriptors,
@@ -34,7 +34,7 @@ pub(super) fn fit_limits(limits: &mut LimitConfig) {
 
 /// Returns the number of connections to the data port and of requests that `descriptors` allow. A request uses one descriptor, for its
 /// connection to the upstream. Requests get at most half of the descriptors, and the connections to both ports share the rest.
-fn affordable(descriptors: u64, (connections, requests): (usize, usize)) -> (usize, usize) {
+fn affordable(descriptors: u64, connections: usize, requests: usize) -> (usize, usize) {
     let available = usize::try_from(descriptors.saturating_sub(RESERVED_DESCRIPTORS)).unwrap_or(usize::MAX);
     let requests = requests.min((available / 2).max(1));
     let left = available - requests.min(available);
@@ -48,13 +48,14 @@ mod tests {
 
     #[test]
     fn connections_and_requests_are_within_the_descriptor_limit() {
+        let affordable = |descriptors| affordable(descriptors, 8192, 4096);
         let usual = (8192, 4096);
-        assert_eq!(affordable(1 << 20, usual), usual);
-        assert_eq!(affordable(8192 + 1024 + 4096 + RESERVED_DESCRIPTORS, usual), usual);
-        assert_eq!(affordable(1024, usual), (398, 448));
-        assert_eq!([affordable(0, usual), affordable(130, usual)], [(1, 1); 2]);
+        assert_eq!(affordable(1 << 20), usual);
+        assert_eq!(affordable(8192 + 1024 + 4096 + RESERVED_DESCRIPTORS), usual);
+        assert_eq!(affordable(1024), (398, 448));
+        assert_eq!([affordable(0), affordable(130)], [(1, 1); 2]);
         for descriptors in 200..20_000 {
-            let (data, requests) = affordable(descriptors, usual);
+            let (data, requests) = affordable(descriptors);
             let used = data + control_connections(data) + requests;
             assert!(used as u64 + RESERVED_DESCRIPTORS <= descriptors, "{descriptors}: {data}, {requests}");
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::app::ledger_options;
+use crate::app::sessions::ledger_options;
 use crate::cli::local_log;
 use crate::cli::print;
 use crate::cli::progress::Progress;

@@ -38,7 +38,7 @@ pub async fn run(mut config: Config) -> Result<(), String> {
 
 /// Shows a progress bar while sessions are restored from the log.
 pub(super) fn show_restoration(app: &App) {
-    let sessions = Arc::clone(&app.parts().sessions);
+    let sessions = Arc::clone(&app.proxy().sessions);
     let Some(begun) = sessions.restore_progress() else { return };
     tokio::spawn(async move {
         let progress = Progress::bytes("restoring sessions", Some(begun.total));
@@ -51,14 +51,14 @@ pub(super) fn show_restoration(app: &App) {
 
 fn log_start(app: &App) -> Result<(), String> {
     let [data, control] = app.urls().map_err(|error| error.to_string())?;
-    let config = &app.parts().config;
+    let config = &app.proxy().config;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         %data,
         %control,
         upstream = %config.upstream,
         top_logprobs = config.entropy.top_logprobs,
-        backend = app.parts().generator.context.backend.name(),
+        backend = app.proxy().generator.context.backend.name(),
         "tokentap listens"
     );
     if !config.control_listen.ip().is_loopback() && config.keys.control_token().is_none() {

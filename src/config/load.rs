@@ -193,6 +193,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
         )));
     }
     config.limits.check().map_err(Invalid::Line)?;
+    config.limits.derive();
     config.tls.check().map_err(Invalid::Line)?;
     if config.ledger.ledger.is_some() && !config.sessions.record {
         return Err(Invalid::Line("--ledger shares recorded sessions, and --record is off".to_owned()));
@@ -234,6 +235,18 @@ mod tests {
                 Invalid::Line(line) | Invalid::Shown(line) => line,
             }
         })
+    }
+
+    #[test]
+    fn limit_of_a_measured_reply_is_an_eighth_of_the_bytes_in_flight() {
+        let limit = |flags: &[&str]| {
+            let cli = loaded(&[&["serve"], flags].concat()).unwrap();
+            cli.command.config().unwrap().limits.max_reply_bytes
+        };
+        assert_eq!(limit(&[]), 256 << 20);
+        assert_eq!(limit(&["--max-bytes-in-flight", "8GiB"]), 1 << 30);
+        assert_eq!(limit(&["--max-bytes-in-flight", "256MiB"]), 64 << 20);
+        assert!(loaded(&["serve", "--max-reply-bytes", "1GiB"]).unwrap_err().contains("--max-reply-bytes"));
     }
 
     #[test]

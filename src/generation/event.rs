@@ -61,7 +61,7 @@ pub enum UnparsedReason {
     NoData,
     /// Data that is not in SGLang's format.
     Unreadable,
-    /// A piece of a reply that is not parsed, such as an engine error or an event larger than `--max-reply-bytes`.
+    /// A piece of a reply that is not parsed, such as an engine error or an event larger than the limit of a reply.
     Piece,
 }
 

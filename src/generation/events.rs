@@ -97,7 +97,7 @@ pub enum GatherError {
     #[error(transparent)]
     Broken(BoxError),
     /// It is larger than a limit.
-    #[error("the reply is larger than {limit} bytes; see --max-reply-bytes")]
+    #[error("the reply is larger than {limit} bytes; see --max-bytes-in-flight")]
     TooLarge {
         /// The limit, in bytes.
         limit: u64,

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
-
 use crate::engine::plan::PlanLimits;
 use crate::error::Error;
 use crate::session::Sessions;
@@ -69,7 +67,7 @@ impl SessionLimits {
     /// A 403 when the limit is reached. Clients do not retry a 403, and a retry would be refused too.
     pub(crate) fn check(self, sessions: &Sessions, session: &str, new: usize) -> Result<(), Error> {
         let (turns, branches) = sessions.session(session).map_or((0, 0), |found| found.extent());
-        let forbidden = |message| Err(Error::Client { status: StatusCode::FORBIDDEN, message });
+        let forbidden = |message| Err(Error::Forbidden { message });
         if new > self.turns || new > self.branches {
             return forbidden(format!(
                 "{new} generations in one call of session {session:?} are more than its {} turns and {} branches",

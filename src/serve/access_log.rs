@@ -11,6 +11,7 @@ use crate::engine::sglang::routes;
 use crate::generation::ReplyStats;
 use crate::generation::request::RequestId;
 use crate::metrics::Metrics;
+use crate::serve::request_info::RequestInfo;
 
 /// The status of a request whose client disconnected before the reply. HTTP does not define it, but proxies log it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -40,12 +41,8 @@ struct Record {
 impl AccessRecord {
     /// Creates the record of a request and starts its clock.
     #[must_use]
-    pub fn start(
-        (metrics, cutting): (&Arc<Metrics>, &Arc<AtomicBool>),
-        endpoint: &'static str,
-        method: &Method,
-        is_probe: bool,
-    ) -> Self {
+    pub fn start(metrics: &Arc<Metrics>, cutting: &Arc<AtomicBool>, info: &RequestInfo, method: &Method) -> Self {
+        let (endpoint, is_probe) = (info.route.endpoint, info.is_probe);
         if !is_probe {
             metrics.active.with_label_values(&[endpoint]).inc();
         }

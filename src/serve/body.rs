@@ -18,7 +18,7 @@ use crate::serve::access_log::AccessRecord;
 use crate::serve::offload::{Items, OffloadedIter};
 
 pub(crate) use encoded::EncodedBody;
-pub(crate) use upload::{Upload, upload_error};
+pub(crate) use upload::{Upload, read_body, upload_error};
 
 /// The body of a reply over HTTP.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 mod activity;
 mod head_timeout;
 mod last_reply;
-mod listen_queue;
 mod listener;
 mod outgoing;
 mod tls;
@@ -25,8 +24,7 @@ use tower::Service;
 use activity::Streams;
 use head_timeout::HeadTimeout;
 use last_reply::Replies;
-pub use listen_queue::listen;
-pub use listener::{ListenDrops, Listener};
+pub use listener::{ListenDrops, Listener, listen};
 use outgoing::OutgoingStream;
 pub use tls::Tls;
 

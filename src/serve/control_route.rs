@@ -9,9 +9,6 @@ use crate::serve::request_info::Access;
 pub(crate) const PROBES: [(&str, Access); 3] =
     [("/livez", Access::Open), ("/readyz", Access::Open), ("/metrics", Access::Metrics)];
 
-/// The live entropies of a request.
-pub(crate) const ENTROPY: &str = "/v1/requests/{rid}/entropy";
-
 /// A route below `/v1/`.
 #[derive(Debug)]
 pub(crate) struct ControlRoute {
@@ -23,8 +20,13 @@ pub(crate) struct ControlRoute {
     pub query: &'static [&'static str],
 }
 
-/// The routes below `/v1/`, except [`ENTROPY`].
-pub(crate) const ROUTES: [ControlRoute; 12] = [
+/// The route of the live entropies of a request.
+const ENTROPY: ControlRoute =
+    ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
+
+/// The routes below `/v1/`.
+pub(crate) static ROUTES: [ControlRoute; 13] = [
+    ENTROPY,
     ControlRoute { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
     ControlRoute { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET], query: &["version", "classes"] },
@@ -54,6 +56,9 @@ pub(crate) fn below_v1(path: &str) -> Option<&'static ControlRoute> {
 
 impl ControlRoute {
     fn matches(&self, path: &str) -> bool {
+        if self.pattern == ENTROPY.pattern {
+            return rid_of_entropy(path).is_some();
+        }
         let mut parts = path.split('/');
         let same = self.pattern.split('/').all(|name| {
             let part = parts.next();
@@ -67,10 +72,10 @@ impl ControlRoute {
 pub(crate) fn is_route(path: &str) -> bool {
     let path = path.trim_end_matches('/');
     let is_probe = PROBES.iter().any(|(probe, _)| *probe == path);
-    is_probe || rid_of_entropy(path).is_some() || below_v1(path).is_some()
+    is_probe || below_v1(path).is_some()
 }
 
-/// The request id in a path of live entropies.
+/// The request id in a path of live entropies. The id may contain slashes.
 pub(crate) fn rid_of_entropy(path: &str) -> Option<&str> {
     path.strip_prefix("/v1/requests/")?.strip_suffix("/entropy")
 }

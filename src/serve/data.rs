@@ -1,16 +1,15 @@
 //! The data port: all routes of SGLang, under the same paths.
 
-pub(crate) mod abort_relay;
+pub(crate) mod abort;
 pub(crate) mod api_call;
 pub(crate) mod forward;
-pub(crate) mod gate;
 pub(crate) mod generate;
 pub(crate) mod policy;
 pub mod redact;
 
 use std::sync::Arc;
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, header};
 use hyper::body::Incoming;
 
 use crate::api::Apis;
@@ -20,11 +19,9 @@ use crate::json::percent_decode;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::data::forward::forward;
-use crate::serve::data::generate::generate;
 use crate::serve::identity::{self, InvalidName};
 use crate::serve::misdirected::MisdirectedRequest;
 use crate::serve::proxy::Proxy;
-use crate::serve::reply::{error_reply, in_format_of};
 use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::is_name;
 
@@ -51,49 +48,48 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
 }
 
 /// Serves a request that passed the layers.
-pub async fn answer(state: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
+pub async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
     let api = RequestInfo::of(&request).api.clone();
-    let reply = route(state, request, &record).await;
-    let reply = reply.unwrap_or_else(|error| match api {
-        Some(api) => in_format_of(&*api, error_reply(&error), error.to_string()),
-        None => error_reply(&error),
+    let response = route(proxy, request, &record).await.unwrap_or_else(|error| match api {
+        Some(api) => error.into_api_response(&*api),
+        None => error.into_response(),
     });
-    reply.map(|body| body.with_record(record))
+    response.map(|body| body.with_record(record))
 }
 
 async fn route(
-    state: &Arc<Proxy>,
+    proxy: &Arc<Proxy>,
     mut request: Request<Incoming>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     if is_tunnel(&request) {
         let message = "tokentap supports neither CONNECT nor web sockets".to_owned();
-        return Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message });
+        return Err(Error::NotImplemented { message });
     }
     let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
     let session = session.transpose()?;
     if route.kind == RouteKind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
-        return generate(state, request, session, record).await;
+        return generate::handle(proxy, request, session, record).await;
     }
     if let Some(api) = api.filter(|api| api.accepts(request.method()))
-        && api_call::reads(state, (&*api, route), &request, session.as_ref())
+        && api_call::reads(proxy, &*api, &request, session.as_ref())
     {
-        return Ok(Box::pin(api_call::serve(state, (&api, route), request, session, record)).await);
+        return Box::pin(api_call::handle(proxy, api, request, session, record)).await;
     }
-    if route.kind == RouteKind::Control && !state.config.keys.allow_control {
-        return Box::pin(gate::control(state, route, request)).await;
+    if route.kind == RouteKind::Control && !proxy.config.keys.allow_control {
+        return Box::pin(abort::handle_control(proxy, route, request)).await;
     }
     if route.kind == RouteKind::Info {
         // the reply is searched for keys, so it must not be compressed
         request.headers_mut().remove(header::ACCEPT_ENCODING);
-        return redact::redacted(state, forward(state, route, request, None).await?).await;
+        return redact::redacted(proxy, forward(proxy, route, request, None).await?).await;
     }
-    let original = MisdirectedRequest::new(state, &request, session.as_ref());
+    let original = MisdirectedRequest::new(proxy, &request, session.as_ref());
     let generates = route.kind == RouteKind::Generating && request.method() == Method::POST;
-    let unnamed = generates.then(|| state.generator.context.flights.unnamed());
-    let reply = forward(state, route, request, session).await?;
-    Ok(original.answer(reply).await?.map(|body| body.with_unnamed(unnamed)))
+    let unnamed = generates.then(|| proxy.generator.context.flights.unnamed());
+    let reply = forward(proxy, route, request, session).await?;
+    Ok(original.explain(reply).await?.map(|body| body.with_unnamed(unnamed)))
 }
 
 /// Whether a request asks for a tunnel or another protocol. An upgrade to HTTP/2 is optional and ignored.

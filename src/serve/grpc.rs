@@ -4,17 +4,15 @@
 //! server owns the listener, the connections and HTTP/2. This module only serves `content-type: application/grpc`.
 
 mod call_slots;
-mod chunked_messages;
 mod entropy;
 mod generate;
 mod health;
+mod messages;
 pub mod pb;
 mod read_timeout;
-mod sample;
+mod reply_bodies;
 mod services;
-mod session;
 mod status;
-mod stream_shutdown;
 mod trajectories;
 mod watch;
 
@@ -22,8 +20,8 @@ use std::pin::Pin;
 
 use futures_util::Stream;
 
-pub use services::{Services, classify};
-pub use status::{denied, failed_status, refused};
+pub(crate) use services::{Services, classify};
+pub(crate) use status::{failed_status, into_response};
 
 /// The replies of a server-streaming call.
 type ReplyStream<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;

@@ -75,7 +75,7 @@ impl Identity {
     /// # Errors
     /// [`InvalidName`] if the first name is invalid and its field is only for session names. Without recording, names are not checked,
     /// because they are not used.
-    pub(crate) fn of(
+    pub(crate) fn find(
         config: &Config,
         path: Option<&Arc<str>>,
         query: Option<&str>,
@@ -99,9 +99,9 @@ impl Identity {
     }
 
     /// Counts an ignored name, and logs the first one of each field.
-    pub(crate) fn report_ignored(&self, state: &Proxy) {
-        let Some(field) = self.ignored.filter(|_| state.config.sessions.record) else { return };
-        let counter = state.metrics.session.names_ignored.with_label_values(&[field]);
+    pub(crate) fn report_ignored(&self, proxy: &Proxy) {
+        let Some(field) = self.ignored.filter(|_| proxy.config.sessions.record) else { return };
+        let counter = proxy.metrics.session.names_ignored.with_label_values(&[field]);
         counter.inc();
         if counter.get() == 1 {
             tracing::warn!(
@@ -230,7 +230,7 @@ mod tests {
         }
         let names = SessionNames::decode(body.as_bytes(), &Object::parse(body.as_bytes()).unwrap());
         let query = uri.split_once('?').map(|(_, query)| query);
-        let identity = Identity::of(cli.command.config().unwrap(), None, query, &map, Some(&names)).unwrap();
+        let identity = Identity::find(cli.command.config().unwrap(), None, query, &map, Some(&names)).unwrap();
         identity.explicit.then(|| identity.session.to_string())
     }
 

@@ -11,14 +11,13 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::api::{self, Api, ApiError};
+use crate::api::{self, Api};
 use crate::engine::sglang::routes::{self, Route};
 use crate::engine::transport::client::{Failure, innermost};
 use crate::error::Error;
 use crate::serve::body::Body;
 use crate::serve::client_route::{self, ClientApi, MeantRoute};
 use crate::serve::proxy::Proxy;
-use crate::serve::reply::json_reply;
 use crate::serve::{control_route, identity};
 
 /// The maximum bytes of the engine's 404 for a missing route.
@@ -52,8 +51,8 @@ pub(super) struct MisdirectedRequest {
 }
 
 impl MisdirectedRequest {
-    pub(super) fn new<B>(state: &Proxy, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
-        let scheme = if state.config.tls.data().is_some() { "https" } else { "http" };
+    pub(super) fn new<B>(proxy: &Proxy, request: &Request<B>, session: Option<&Arc<str>>) -> Self {
+        let scheme = if proxy.config.tls.data().is_some() { "https" } else { "http" };
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| request.uri().authority().map(Authority::as_str));
         Self {
@@ -68,7 +67,7 @@ impl MisdirectedRequest {
     ///
     /// # Errors
     /// When the body of a 404 is cut off.
-    pub(super) async fn answer(&self, mut reply: Response<Body>) -> Result<Response<Body>, Error> {
+    pub(super) async fn explain(&self, mut reply: Response<Body>) -> Result<Response<Body>, Error> {
         if reply.status().is_redirection()
             && let Some(location) = self.location(reply.headers())
         {
@@ -191,12 +190,12 @@ fn foreign_api(path: &str) -> Option<&'static str> {
 }
 
 /// Replies to a request on the control port for a route of the data port.
-pub(super) fn on_control(state: &Proxy, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
+pub(super) fn on_control(proxy: &Proxy, method: &Method, path: &str, route: Route) -> Option<Response<Body>> {
     let is_bound = identity::in_path(path).is_some();
     if !is_bound && route.endpoint == "other" && client_route::meant(path).is_none() {
         return None;
     }
-    let listen = state.config.listen;
+    let listen = proxy.config.listen;
     // a port that the kernel chose is not in the settings
     let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
     let reason = format!("it is a route of the data port (--listen{place}), and this is the control port");
@@ -216,14 +215,14 @@ impl UnsupportedRequest {
     ///
     /// # Errors
     /// When the body of a 404 is cut off.
-    pub(super) async fn answer(self, reply: Response<Body>) -> Result<Response<Body>, Error> {
+    pub(super) async fn explain(self, reply: Response<Body>) -> Result<Response<Body>, Error> {
         if reply.status() != StatusCode::NOT_FOUND {
             return Ok(reply);
         }
         let Self { api, path, reason } = self;
         let message =
             format!("tokentap cannot serve this request ({reason}), and the engine does not have the route {path}");
-        let not_served = || error_of_api(api.error(StatusCode::NOT_FOUND, message));
+        let not_served = || api.error(StatusCode::NOT_FOUND, message).into_response();
         Ok(from_existing_route(reply).await?.unwrap_or_else(not_served))
     }
 }
@@ -261,9 +260,5 @@ fn not_served(method: &Method, path: &str, reason: &str) -> Response<Body> {
     // the length of a reply to HEAD is that of the reply to GET
     let method = if method == Method::HEAD { &Method::GET } else { method };
     let message = format!("{method} {path} is not served: {reason}");
-    error_of_api(api::unserved(StatusCode::NOT_FOUND, message))
-}
-
-fn error_of_api(error: ApiError) -> Response<Body> {
-    json_reply(error.status, error.body.into_bytes())
+    api::unserved(StatusCode::NOT_FOUND, message).into_response()
 }

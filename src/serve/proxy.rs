@@ -17,6 +17,7 @@ use crate::rl::ThinkTokens;
 use crate::serve::connection::Phase;
 use crate::serve::discovery::Discovery;
 use crate::session::Sessions;
+use crate::session::ledger::Ack;
 
 /// The parts of a running proxy.
 #[derive(Debug)]
@@ -50,6 +51,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Waits until a record is on disk, or until the time limit of replies.
+    pub(crate) async fn wait_written(&self, ack: Ack) {
+        self.generator.context.log_wait.wait(vec![ack]).await;
+    }
+
     /// Returns the think tokens from the settings, else from the tokenizer of chats; `None` if neither defines them.
     #[must_use]
     pub fn think_tokens(&self) -> Option<ThinkTokens> {

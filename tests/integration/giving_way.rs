@@ -152,9 +152,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             profile: EngineProfile { context: 131_072, flat: false, ..EngineProfile::default() },
-            flags: &["--max-reply-bytes", "64MiB"],
+            flags: &["--max-bytes-in-flight", "512MiB"],
             ..case(
-                "k is lowered if the reply could exceed --max-reply-bytes",
+                "k is lowered if the reply could exceed an eighth of --max-bytes-in-flight",
                 json!({"text": "a", "sampling_params": {"max_new_tokens": null}}),
                 json!({"top_logprobs_num": 5}),
                 "top_k",

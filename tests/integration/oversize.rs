@@ -5,7 +5,7 @@ use crate::support::manual_upstream::{END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
-const FLAGS: [&str; 2] = ["--max-reply-bytes", "4096"];
+const FLAGS: [&str; 2] = ["limit:max-reply-bytes", "4096"];
 const COUNTED: &str = "tokentap_entropy_skipped_total{reason=\"reply_too_large\"}";
 
 /// A reply that tokentap would enrich, padded to a size.

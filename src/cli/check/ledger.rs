@@ -1,7 +1,7 @@
 //! Reports on the shared ledger: whether it can be used, and which settings of its servers lose data.
 
 use super::{Report, Verdict};
-use crate::app::ledger_options;
+use crate::app::sessions::ledger_options;
 use crate::config::Config;
 use crate::session::ledger::valkey::{Description, Inspection, ServerFacts, inspect};
 

@@ -59,7 +59,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
         added.map_err(|error| format!("--advantages: {error}"))?;
     }
     let export = args.format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
-    let summary = ExportSummary::of(sessions.len(), &export.tally);
+    let summary = ExportSummary::new(sessions.len(), &export.tally);
     Ok(ExportSource { length: export.length, chunks: Chunks::Local(export.chunks), summary })
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn body(rid: &str) -> String {
 pub fn rid(body: &[u8]) -> Result<String, Error> {
     let abort: AbortBody =
         serde_json::from_slice(body).map_err(|error| Error::bad_request(format!("{PATH}: the body: {error}")))?;
-    let refused = |message: &str| Error::Client { status: StatusCode::FORBIDDEN, message: message.to_owned() };
+    let refused = |message: &str| Error::Forbidden { message: message.to_owned() };
     if abort.abort_all == Some(true) {
         return Err(refused("agents may not abort all requests; see --allow-control"));
     }

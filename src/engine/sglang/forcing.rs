@@ -283,7 +283,7 @@ impl ForcingFacts<'_> {
         }
     }
 
-    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: 64 MiB, or `--max-reply-bytes` where the client
+    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: 64 MiB, or the limit of a measured reply where the client
     /// sets no length. Such a reply is rarely as long as the context allows, and its size is checked while it is read. Incremental streams
     /// are never buffered whole.
     fn within_budget(&self) -> u32 {

@@ -1,7 +1,5 @@
 //! Errors of calls to the upstream.
 
-use http::StatusCode;
-
 use crate::error::Error;
 
 /// Why a reply, or the rest of one, did not arrive.
@@ -71,11 +69,11 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         let message = failure.to_string();
         match failure {
-            Failure::RequestBody(UploadError::Slow) => Self::Client { status: StatusCode::REQUEST_TIMEOUT, message },
+            Failure::RequestBody(UploadError::Slow) => Self::RequestTimeout { message },
             Failure::RequestBody(UploadError::NoRoom) | Failure::Unreachable { .. } => Self::Unavailable { message },
             Failure::Target(_) | Failure::RequestBody(UploadError::Broken(_)) => Self::bad_request(message),
-            Failure::Timeout => Self::Upstream { status: StatusCode::GATEWAY_TIMEOUT, message },
-            Failure::Connect { .. } | Failure::Broken(_) => Self::Upstream { status: StatusCode::BAD_GATEWAY, message },
+            Failure::Timeout => Self::UpstreamTimeout { message },
+            Failure::Connect { .. } | Failure::Broken(_) => Self::Upstream { message },
         }
     }
 }

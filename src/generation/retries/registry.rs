@@ -370,7 +370,7 @@ mod tests {
     async fn body(mut reader: Reader) -> Body {
         let head = reader.head().await;
         assert_eq!(head.status, StatusCode::OK);
-        generate::reply(Generation { head, events: Events::Shared(reader) }).into_body()
+        generate::native_response(Generation { head, events: Events::Shared(reader) }).into_body()
     }
 
     async fn all(reader: Reader) -> Bytes {

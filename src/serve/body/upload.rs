@@ -10,8 +10,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::read_timeout::ReadTimeout;
-use crate::budget::BodyBuffer;
-use crate::budget::Share;
+use crate::budget::{BodyBuffer, Share};
+use crate::config::LimitConfig;
 use crate::engine::transport::client::{Failure, UploadError, innermost};
 use crate::error::Error;
 
@@ -59,7 +59,7 @@ impl Upload {
     ///
     /// # Errors
     /// When it is larger than `limit` bytes, arrives too slowly, is cut off, or does not fit into the memory budget.
-    pub(crate) async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
+    async fn read(mut self, limit: u64) -> Result<Bytes, Error> {
         let limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut buffer = BodyBuffer::new(self.share.take(), self.body.size_hint().exact());
         while let Some(frame) = self.frame().await {
@@ -68,7 +68,7 @@ impl Upload {
                 let message = format!(
                     "the request body is larger than {limit} bytes; --max-request-bytes sets the limit of requests that generate"
                 );
-                return Err(Error::Client { status: http::StatusCode::PAYLOAD_TOO_LARGE, message });
+                return Err(Error::TooLarge { message });
             }
             if buffer.push(&data).is_err() {
                 buffer.shed();
@@ -89,6 +89,19 @@ impl Upload {
         self.share.take().into_iter().for_each(Share::shed);
         Err(UploadError::NoRoom)
     }
+}
+
+/// Reads a request body of at most `most` bytes. `share` counts its bytes.
+///
+/// # Errors
+/// When it is larger, arrives too slowly, is cut off, or does not fit into the memory budget.
+pub(crate) async fn read_body(
+    body: Incoming,
+    limits: &LimitConfig,
+    share: Option<Share>,
+    most: u64,
+) -> Result<Bytes, Error> {
+    Upload::new(body, limits.client_body_timeout).with_share(share).read(most).await
 }
 
 /// Returns the error for the client whose upload failed.

@@ -14,7 +14,7 @@ use crate::entropy::Estimator;
 use crate::export::Format;
 use crate::json::Value;
 use crate::serve::body::Body;
-use crate::serve::control::page::{file_reply, file_tag};
+use crate::serve::control::page::{file_response, file_tag};
 use crate::session::{Cause, Fault, ReplyChange, RequestClass};
 
 /// Where it is served.
@@ -49,9 +49,8 @@ pub fn text() -> &'static str {
 }
 
 /// Serves the document.
-#[must_use]
-pub(super) fn serve<B>(request: &Request<B>) -> Response<Body> {
-    file_reply(request, ("application/json", text()), &TAG)
+pub(super) fn handle<B>(request: &Request<B>) -> Response<Body> {
+    file_response(request, "application/json", text(), &TAG)
 }
 
 /// An object with these members.

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 
 use crate::serve::body::Body;
-use crate::serve::reply::json_reply;
+use crate::serve::problem::method_not_allowed;
+use crate::serve::response::response;
 
 /// The Content-Security-Policy: the page may run its own modules, use its own styles and send requests to its own port. A model writes
 /// the tokens, and their text must never run as a script.
@@ -95,32 +96,25 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 }
 
 /// Serves a file of the page; `None` if the path is not a file of the page.
-#[must_use]
-pub fn serve<B>(request: &Request<B>) -> Option<Response<Body>> {
+pub(super) fn handle<B>(request: &Request<B>) -> Option<Response<Body>> {
     let asset = asset(request.uri().path())?;
-    Some(file_reply(request, (asset.kind, asset.text), &TAG))
+    Some(file_response(request, asset.kind, asset.text, &TAG))
 }
 
-/// Serves a file that is part of the binary, with its media type: 304 if the client has it, 405 for other methods than GET and HEAD.
-#[must_use]
-pub(super) fn file_reply<B>(
+/// The response with a file of the binary: 304 if the client has it, 405 for other methods than GET and HEAD.
+pub(super) fn file_response<B>(
     request: &Request<B>,
-    (kind, text): (&'static str, &'static str),
+    content_type: &'static str,
+    text: &'static str,
     tag: &HeaderValue,
 ) -> Response<Body> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let body = r#"{"error":{"code":"method","message":"only GET"}}"#;
-        let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, body.into());
-        reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return reply;
+        return method_not_allowed(&[Method::GET]);
     }
     let known = is_known(request.headers(), tag);
-    let mut reply = Response::new(if known { Body::full("") } else { Body::full(text) });
-    if known {
-        *reply.status_mut() = StatusCode::NOT_MODIFIED;
-    }
-    let headers = reply.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let (status, text) = if known { (StatusCode::NOT_MODIFIED, "") } else { (StatusCode::OK, text) };
+    let mut response = response(status, content_type, Body::full(text));
+    let headers = response.headers_mut();
     headers.insert(header::ETAG, tag.clone());
     // the browser revalidates each time, because a new binary must not run with old modules
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -130,7 +124,7 @@ pub(super) fn file_reply<B>(
     headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     headers.insert("permissions-policy", HeaderValue::from_static("camera=(), geolocation=(), microphone=()"));
-    reply
+    response
 }
 
 /// Whether the client has the file with this tag in its cache.

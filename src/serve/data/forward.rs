@@ -9,9 +9,9 @@ use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::engine::sglang::abort;
+use crate::engine::sglang::abort::PATH;
 use crate::engine::sglang::routes::{self, Route, RouteKind};
-use crate::engine::transport::client::{Failure, Reply, UpstreamCall};
+use crate::engine::transport::client::{Failure, UpstreamCall};
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};
@@ -19,8 +19,7 @@ use crate::error::Error;
 use crate::generation::events::Generation;
 use crate::generation::uncaptured::UncapturedGeneration;
 use crate::serve::body::{Body, Upload};
-use crate::serve::data::abort_relay::{self, LARGEST_ABORT};
-use crate::serve::data::policy;
+use crate::serve::data::{abort, policy};
 use crate::serve::identity::Identity;
 use crate::serve::proxy::Proxy;
 
@@ -29,79 +28,67 @@ use crate::serve::proxy::Proxy;
 /// # Errors
 /// When the engine sent no head of a reply.
 pub(crate) async fn forward(
-    state: &Arc<Proxy>,
+    proxy: &Arc<Proxy>,
     route: Route,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
 ) -> Result<Response<Body>, Error> {
     let generates = route.kind == RouteKind::Generating && request.method() == Method::POST;
     let uncaptured = if generates {
-        let identity = Identity::of(&state.config, session.as_ref(), request.uri().query(), request.headers(), None)?;
-        Some(begin_uncaptured(state, route, &identity))
+        let identity = Identity::find(&proxy.config, session.as_ref(), request.uri().query(), request.headers(), None)?;
+        Some(begin_uncaptured(proxy, route, &identity))
     } else {
         None
     };
-    if route.endpoint == abort::PATH && request.method() == Method::POST && abort_relay::are_sent_to_engines(state) {
-        let (head, body) = request.into_parts();
-        let body = Upload::new(body, state.config.limits.client_body_timeout).read(LARGEST_ABORT).await?;
-        return Ok(abort_relay::send_to_engines(state, &head.headers, &body).await);
+    if route.endpoint == PATH && request.method() == Method::POST && abort::has_several_engines(proxy) {
+        return abort::relay(proxy, request).await;
     }
-    let update = policy::WeightUpdate::of(state, route);
-    policy::observe_request(state, route);
+    let update = policy::WeightUpdate::new(proxy, route);
+    policy::observe_request(proxy, route);
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
-    let upload = Upload::new(body, state.config.limits.client_body_timeout);
+    let upload = Upload::new(body, proxy.config.limits.client_body_timeout);
     let call = UpstreamCall::new(head.method, target, upstream_headers(head.headers), upload);
-    let limits = &state.config.limits;
+    let limits = &proxy.config.limits;
     let limit = |limit: Duration| (!limit.is_zero() && !route.allows_long_silence()).then_some(limit);
     let started = Instant::now();
     let deadline = limit(6 * limits.upstream_timeout).map(|total| started + total);
     let reply = match limit(limits.upstream_timeout) {
-        Some(timeout) => tokio::time::timeout(timeout, send(&state.client, &state.metrics, route, call))
+        Some(timeout) => tokio::time::timeout(timeout, send(&proxy.client, &proxy.metrics, route, call))
             .await
-            .map_err(|_| failed(&state.metrics, Failure::Timeout))??,
-        None => send(&state.client, &state.metrics, route, call).await?,
+            .map_err(|_| failed(&proxy.metrics, Failure::Timeout))??,
+        None => send(&proxy.client, &proxy.metrics, route, call).await?,
     };
     if let Some(uncaptured) = uncaptured {
         uncaptured.answered(reply.status());
     }
-    policy::observe_status(state, route, reply.status());
+    policy::observe_status(proxy, route, reply.status());
     if let Some(update) = update {
         return update.observe(reply).await;
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    let body = ForwardedBody::limited(&state.metrics, body, limit(limits.upstream_timeout), deadline);
+    let body = ForwardedBody::limited(&proxy.metrics, body, limit(limits.upstream_timeout), deadline);
     Ok(Response::from_parts(head, Body::forwarded(body)))
 }
 
-/// Forwards a reply unchanged.
-#[must_use]
-pub(crate) fn forwarded(state: &Proxy, reply: Reply) -> Response<Body> {
-    let (mut head, body) = reply.into_parts();
-    headers::end_hop(&mut head.headers);
-    Response::from_parts(head, Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)))
-}
-
 /// The path and query of a request. The authority of an absolute target is ignored, because the settings name the upstream.
-#[must_use]
 pub(crate) fn target(uri: &http::Uri) -> Cow<'static, str> {
     let target = uri.path_and_query().map_or_else(|| uri.path(), |target| target.as_str());
     if target == routes::GENERATE.endpoint { routes::GENERATE.endpoint.into() } else { target.to_owned().into() }
 }
 
 /// Returns the headers that are sent upstream.
-#[must_use]
 pub(crate) fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
     headers::upstream(&mut headers);
     headers
 }
 
 /// Begins a generation whose tokens are not captured.
-fn begin_uncaptured(state: &Proxy, route: Route, identity: &Identity) -> UncapturedGeneration {
-    identity.report_ignored(state);
-    let is_recorded = identity.explicit && state.config.sessions.record;
-    state.generator.uncaptured.begin(route.endpoint, is_recorded.then(|| Arc::clone(&identity.session)))
+fn begin_uncaptured(proxy: &Proxy, route: Route, identity: &Identity) -> UncapturedGeneration {
+    identity.report_ignored(proxy);
+    let is_recorded = identity.explicit && proxy.config.sessions.record;
+    proxy.generator.uncaptured.begin(route.endpoint, is_recorded.then(|| Arc::clone(&identity.session)))
 }
 
 /// Sends a generation whose tokens are not captured. Its reply is not read.
@@ -109,16 +96,16 @@ fn begin_uncaptured(state: &Proxy, route: Route, identity: &Identity) -> Uncaptu
 /// # Errors
 /// When the engine sent no head of a reply.
 pub(crate) async fn send_uncaptured(
-    state: &Proxy,
+    proxy: &Proxy,
     route: Route,
     identity: &Identity,
     call: UpstreamCall,
 ) -> Result<Generation, Error> {
-    let unnamed = state.generator.context.flights.unnamed();
-    let uncaptured = begin_uncaptured(state, route, identity);
-    let reply = send(&state.client, &state.metrics, route, call).await?;
+    let unnamed = proxy.generator.context.flights.unnamed();
+    let uncaptured = begin_uncaptured(proxy, route, identity);
+    let reply = send(&proxy.client, &proxy.metrics, route, call).await?;
     uncaptured.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);
-    Ok(Generation::unparsed(head, &state.metrics, Bytes::new(), body).with_unknown_rid(unnamed))
+    Ok(Generation::unparsed(head, &proxy.metrics, Bytes::new(), body).with_unknown_rid(unnamed))
 }

@@ -18,7 +18,7 @@ use crate::generation::events::{Events, Generation};
 use crate::generation::request::{BodyDigest, GenerationRequest, RequestHead, Retry, Source};
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::access_log::AccessRecord;
-use crate::serve::body::{Body, EncodedBody, Upload};
+use crate::serve::body::{Body, EncodedBody, read_body};
 use crate::serve::data::forward::{send_uncaptured, target, upstream_headers};
 use crate::serve::identity::Identity;
 use crate::serve::proxy::Proxy;
@@ -64,31 +64,34 @@ pub(crate) struct GenerateCall {
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
-pub(crate) async fn generate(
-    state: &Arc<Proxy>,
+pub(crate) async fn handle(
+    proxy: &Arc<Proxy>,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let (head, body) = request.into_parts();
-    let limits = &state.config.limits;
-    let work = Work::new(&state.budget);
-    let upload = Upload::new(body, limits.client_body_timeout).with_share(Some(work.share()));
-    let body = upload.read(limits.max_request_bytes).await?;
+    let limits = &proxy.config.limits;
+    let work = Work::new(&proxy.budget);
+    let body = read_body(body, limits, Some(work.share()), limits.max_request_bytes).await?;
     let head = RequestHead { target: target(&head.uri), method: head.method, headers: head.headers };
-    Ok(reply(answer(state, GenerateCall { head, body, work, session }, record).await?))
+    let generation = GenerateCall { head, body, work, session }.run(proxy, record).await?;
+    Ok(native_response(generation))
 }
 
-/// Builds the HTTP reply of the native API.
-#[must_use]
-pub(crate) fn reply(generation: Generation) -> Response<Body> {
+/// Builds the HTTP response of the native API.
+pub(crate) fn native_response(generation: Generation) -> Response<Body> {
     let Generation { head, mut events } = generation;
     let event = events.take_whole();
-    native(head, event, events)
+    raw_response(head, event, events)
 }
 
-/// Builds a reply of the engine's bytes. `event` is the one of a reply that does not stream.
-pub(crate) fn native(head: response::Parts, event: Option<Arc<GenerationEvent>>, events: Events) -> Response<Body> {
+/// Builds a response of the engine's bytes. `event` is the whole reply if it does not stream.
+pub(crate) fn raw_response(
+    head: response::Parts,
+    event: Option<Arc<GenerationEvent>>,
+    events: Events,
+) -> Response<Body> {
     let body = match event {
         Some(event) => EncodedBody::whole(event.native().clone(), events),
         None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
@@ -96,44 +99,45 @@ pub(crate) fn native(head: response::Parts, event: Option<Arc<GenerationEvent>>,
     Response::from_parts(head, Body::encoded(body))
 }
 
-/// Serves a call of `/generate`.
-///
-/// # Errors
-/// The error for the client, if the engine did not reply.
-pub(crate) async fn answer(state: &Arc<Proxy>, call: GenerateCall, record: &AccessRecord) -> Result<Generation, Error> {
-    let GenerateCall { head, body, work, session } = call;
-    let read = || {
-        let request = parse(state, &body)?;
-        let names = request.as_deref().map(|request: &GenerateRequest| &request.sessions);
-        let query = head.target.split_once('?').map(|(_, query)| query);
-        let identity = Identity::of(&state.config, session.as_ref(), query, &head.headers, names)?;
-        let digest = request.as_ref().and_then(|request| digest(state, Some(&identity), &request.bytes));
-        Ok::<_, Error>((request, identity, digest))
-    };
-    let (request, identity, digest) = on_body(BodyLength::Request(body.len()), read).await?;
-    if let Some(request) = request {
-        drop(body);
-        let labels = labels(state, &head.headers);
-        let (source, reads) = (Source::Generate { request, chat: None }, EventAccess::Bytes);
-        let decoded = DecodedGeneration { work, source, identity, digest, labels, reads };
-        return run(state, head, decoded, record).await;
+impl GenerateCall {
+    /// Decodes the body and runs the generation.
+    ///
+    /// # Errors
+    /// The error for the client, if the engine did not reply.
+    pub(crate) async fn run(self, proxy: &Arc<Proxy>, record: &AccessRecord) -> Result<Generation, Error> {
+        let Self { head, body, work, session } = self;
+        let read = || {
+            let request = decode(proxy, &body)?;
+            let names = request.as_deref().map(|request: &GenerateRequest| &request.sessions);
+            let query = head.target.split_once('?').map(|(_, query)| query);
+            let identity = Identity::find(&proxy.config, session.as_ref(), query, &head.headers, names)?;
+            let digest = request.as_ref().and_then(|request| digest(proxy, Some(&identity), &request.bytes));
+            Ok::<_, Error>((request, identity, digest))
+        };
+        let (request, identity, digest) = on_body(BodyLength::Request(body.len()), read).await?;
+        if let Some(request) = request {
+            drop(body);
+            let labels = labels(proxy, &head.headers);
+            let (source, reads) = (Source::Generate { request, chat: None }, EventAccess::Bytes);
+            let decoded = DecodedGeneration { work, source, identity, digest, labels, reads };
+            return run(proxy, head, decoded, record).await;
+        }
+        let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
+        head.headers.remove(header::ACCEPT_ENCODING);
+        send_uncaptured(proxy, routes::GENERATE, &identity, head.call(body)).await
     }
-    let mut head = RequestHead { headers: upstream_headers(head.headers), ..head };
-    head.headers.remove(header::ACCEPT_ENCODING);
-    send_uncaptured(state, routes::GENERATE, &identity, head.call(body)).await
 }
 
 /// The labels of the turns of a call of `/generate`. `None` unless its headers are an agent's, so that other calls store nothing.
-fn labels(state: &Proxy, headers: &HeaderMap) -> Option<Arc<Labels>> {
-    let labels = state.config.sessions.record.then(|| client_headers::labels(headers)).flatten()?;
+fn labels(proxy: &Proxy, headers: &HeaderMap) -> Option<Arc<Labels>> {
+    let labels = proxy.config.sessions.record.then(|| client_headers::labels(headers)).flatten()?;
     Some(Arc::new(Labels { dialect: Some(Dialect::Generate), ..labels }))
 }
 
 /// The digest of the body of a request that may be retried. Only requests of a named session may be retried.
-#[must_use]
-pub(crate) fn digest(state: &Proxy, identity: Option<&Identity>, body: &[u8]) -> Option<BodyDigest> {
+pub(crate) fn digest(proxy: &Proxy, identity: Option<&Identity>, body: &[u8]) -> Option<BodyDigest> {
     let is_named = identity.is_some_and(|identity| identity.explicit);
-    (state.config.sessions.record && is_named).then(|| BodyDigest::new(body))
+    (proxy.config.sessions.record && is_named).then(|| BodyDigest::new(body))
 }
 
 /// Runs a generation. `head` has the client's headers.
@@ -141,13 +145,13 @@ pub(crate) fn digest(state: &Proxy, identity: Option<&Identity>, body: &[u8]) ->
 /// # Errors
 /// The error for the client, if the engine did not reply.
 pub(crate) async fn run(
-    state: &Arc<Proxy>,
+    proxy: &Arc<Proxy>,
     head: RequestHead,
     decoded: DecodedGeneration,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
     let DecodedGeneration { work, source, identity, digest, labels, reads } = decoded;
-    identity.report_ignored(state);
+    identity.report_ignored(proxy);
     let authorization = head.headers.get(header::AUTHORIZATION).cloned();
     let header_rid = head.headers.get(OVERRIDE_RID).cloned();
     let is_marked = is_retry(&head.headers) || header_rid.is_some() || source.has_rid();
@@ -161,7 +165,7 @@ pub(crate) async fn run(
     let retry = digest.map(|digest| Retry { digest, is_marked });
     let session = identity.session;
     let request = GenerationRequest { head, work, session, labels, is_last, authorization, header_rid, reads, retry };
-    let generation = state.generator.run(request, source, record.rid()).await?;
+    let generation = proxy.generator.run(request, source, record.rid()).await?;
     if headers::is_event_stream(&generation.head.headers) {
         record.set_streaming();
     }
@@ -181,7 +185,7 @@ fn is_retry(headers: &HeaderMap) -> bool {
 }
 
 /// Decodes a body, and counts a refusal.
-fn parse(state: &Proxy, body: &Bytes) -> Result<Option<Box<GenerateRequest>>, Error> {
-    native::decode(body, !state.config.entropy.no_guard)
-        .inspect_err(|_| state.metrics.refused.with_label_values(&["nesting"]).inc())
+fn decode(proxy: &Proxy, body: &Bytes) -> Result<Option<Box<GenerateRequest>>, Error> {
+    native::decode(body, !proxy.config.entropy.no_guard)
+        .inspect_err(|_| proxy.metrics.refused.with_label_values(&["nesting"]).inc())
 }

@@ -24,16 +24,16 @@ const LARGEST: u64 = 64 << 10;
 const LABEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Records that the generation may continue, before the call is sent.
-pub(crate) fn observe_request(state: &Proxy, route: Route) {
+pub(crate) fn observe_request(proxy: &Proxy, route: Route) {
     if route.continues_generation() {
-        state.generator.policy.set_paused(false);
+        proxy.generator.policy.set_paused(false);
     }
 }
 
 /// Records that the generation is paused, after the engine replied.
-pub(crate) fn observe_status(state: &Proxy, route: Route, status: StatusCode) {
+pub(crate) fn observe_status(proxy: &Proxy, route: Route, status: StatusCode) {
     if route.pauses_generation() && status.is_success() {
-        state.generator.policy.set_paused(true);
+        proxy.generator.policy.set_paused(true);
     }
 }
 
@@ -41,22 +41,21 @@ pub(crate) fn observe_status(state: &Proxy, route: Route, status: StatusCode) {
 /// advances, because tokens of two policies must not have the same epoch.
 #[derive(Debug)]
 pub(crate) struct WeightUpdate<'a> {
-    state: &'a Proxy,
+    proxy: &'a Proxy,
     call: WeightCall,
     observed: bool,
 }
 
 impl<'a> WeightUpdate<'a> {
     /// Creates one before its request is sent; `None` for a route that leaves the policy as it is.
-    #[must_use]
-    pub(crate) fn of(state: &'a Proxy, route: Route) -> Option<Self> {
+    pub(crate) fn new(proxy: &'a Proxy, route: Route) -> Option<Self> {
         let call = match route.weight_change()? {
             WeightChange::Begin => WeightCall::Begin,
             WeightChange::Part => WeightCall::Part,
             WeightChange::End => WeightCall::End,
             WeightChange::Whole => WeightCall::Whole,
         };
-        Some(Self { state, call, observed: false })
+        Some(Self { proxy, call, observed: false })
     }
 
     /// Observes the reply. A 400 whose message is that the weights changed is a success.
@@ -64,17 +63,17 @@ impl<'a> WeightUpdate<'a> {
     /// # Errors
     /// When the reply is cut off.
     pub(crate) async fn observe(mut self, reply: Reply) -> Result<Response<Body>, Error> {
-        let state = self.state;
+        let proxy = self.proxy;
         let (mut head, body) = reply.into_parts();
         let (outcome, body) = match head.status {
             StatusCode::BAD_REQUEST => {
-                match collect(body, &head.headers, LARGEST, state.budget.reply())
+                match collect(body, &head.headers, LARGEST, proxy.budget.reply())
                     .await
-                    .map_err(|failure| failed(&state.metrics, failure))?
+                    .map_err(|failure| failed(&proxy.metrics, failure))?
                 {
                     BufferedReply::Passing { head, rest, .. } => (
                         WeightCallOutcome::Refused,
-                        Body::forwarded(ForwardedBody::unlimited(&state.metrics, head, rest)),
+                        Body::forwarded(ForwardedBody::unlimited(&proxy.metrics, head, rest)),
                     ),
                     BufferedReply::All(bytes) if has_changed_weights(&bytes) => {
                         (WeightCallOutcome::Succeeded, Body::full(bytes))
@@ -88,7 +87,7 @@ impl<'a> WeightUpdate<'a> {
                     _ if status.is_server_error() => WeightCallOutcome::Unknown,
                     _ => WeightCallOutcome::Refused,
                 };
-                (outcome, Body::forwarded(ForwardedBody::unlimited(&state.metrics, Bytes::new(), body)))
+                (outcome, Body::forwarded(ForwardedBody::unlimited(&proxy.metrics, Bytes::new(), body)))
             }
         };
         self.finish(outcome).await;
@@ -99,10 +98,10 @@ impl<'a> WeightUpdate<'a> {
     /// Advances the epoch and waits until it is on disk, so that it is not used again after a crash, and until the label of the new
     /// weights is known. Then the trainer gets its reply.
     async fn finish(&mut self, outcome: WeightCallOutcome) {
-        let Proxy { generator, engines, .. } = self.state;
+        let Proxy { generator, engines, .. } = self.proxy;
         self.observed = true;
         let Some((epoch, ack)) = generator.policy.observe_weight_call(self.call, outcome) else { return };
-        generator.context.log_wait.wait(vec![ack]).await;
+        self.proxy.wait_written(ack).await;
         // behind a router the labels may differ, and only the watching probe may read the list of engines
         if outcome == WeightCallOutcome::Succeeded && engines.single().is_some() {
             let survey = Survey::new(engines.clone(), None, 0);
@@ -117,7 +116,7 @@ impl<'a> WeightUpdate<'a> {
 impl Drop for WeightUpdate<'_> {
     fn drop(&mut self) {
         if !self.observed {
-            drop(self.state.generator.policy.observe_weight_call(self.call, WeightCallOutcome::Unknown));
+            drop(self.proxy.generator.policy.observe_weight_call(self.call, WeightCallOutcome::Unknown));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Removes keys from the engine's replies about itself.
 
-use http::{Response, StatusCode, header};
+use http::{Response, header};
 use http_body_util::{BodyExt, Limited};
 
 use crate::error::Error;
@@ -16,10 +16,9 @@ const LARGEST: usize = 16 << 20;
 ///
 /// # Errors
 /// When the reply is cut off, too large or not JSON.
-pub(crate) async fn redacted(state: &Proxy, reply: Response<Body>) -> Result<Response<Body>, Error> {
+pub(crate) async fn redacted(proxy: &Proxy, reply: Response<Body>) -> Result<Response<Body>, Error> {
     let (mut head, body) = reply.into_parts();
     let unreadable = |why: &str| Error::Upstream {
-        status: StatusCode::BAD_GATEWAY,
         message: format!("the engine's reply may contain its keys and {why}; ask the engine directly"),
     };
     let bytes = Limited::new(body, LARGEST).collect().await.map_err(|error| unreadable(&error.to_string()))?.to_bytes();
@@ -29,7 +28,7 @@ pub(crate) async fn redacted(state: &Proxy, reply: Response<Body>) -> Result<Res
         Err(_) if bytes.is_empty() => Vec::new(),
         Err(error) => return Err(unreadable(&format!("cannot be searched: {error}"))),
     };
-    let keys = &state.config.keys;
+    let keys = &proxy.config.keys;
     let known = [&keys.upstream_api_key, &keys.upstream_admin_key];
     if known.into_iter().flatten().any(|key| memchr::memmem::find(&bytes, key.expose().as_bytes()).is_some()) {
         return Err(unreadable("has one in an unexpected place"));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
@@ -79,13 +79,9 @@ impl CallSlot {
         Self { state: Mutex::new(state), revoked: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Sets whether the server waits for the next message.
     pub(super) fn set_waiting(&self, waiting: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.waiting != waiting {
             (state.waiting, state.since) = (waiting, Instant::now());
         }
@@ -93,12 +89,12 @@ impl CallSlot {
 
     /// Records that a slice was received.
     pub(super) fn record_slice(&self) {
-        self.state().in_flight += 1;
+        self.state.lock().in_flight += 1;
     }
 
     /// Records how many replies the client has read.
     pub(super) fn record_read(&self, replies: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if replies > 0 {
             state.in_flight = state.in_flight.saturating_sub(replies);
             state.since = Instant::now();
@@ -107,7 +103,7 @@ impl CallSlot {
 
     /// How long the call has been idle: it sends nothing, and all its replies are read.
     fn idle_time(&self) -> Option<Duration> {
-        let state = self.state();
+        let state = self.state.lock();
         (state.waiting && state.in_flight == 0).then(|| state.since.elapsed())
     }
 

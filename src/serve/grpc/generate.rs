@@ -21,9 +21,9 @@ use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
 use crate::generation::request::RequestHead;
 use crate::serve::access_log::AccessRecord;
-use crate::serve::control::v1::Problem;
-use crate::serve::data::generate::{self, GenerateCall};
-use crate::serve::identity;
+use crate::serve::data::generate::GenerateCall;
+use crate::serve::identity::InvalidName;
+use crate::serve::problem::Problem;
 use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use crate::session::is_name;
@@ -31,7 +31,7 @@ use crate::session::is_name;
 /// The service.
 #[derive(Debug)]
 pub(super) struct GenerateService {
-    pub(super) state: Arc<Proxy>,
+    pub(super) proxy: Arc<Proxy>,
     pub(super) port: Port,
 }
 
@@ -46,9 +46,9 @@ impl GenerateService {
         headers.remove(header::TE);
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if self.port == Port::Control && self.state.config.keys.control_token().is_some() {
+        if self.port == Port::Control && self.proxy.config.keys.control_token().is_some() {
             // the token of this port must not reach the engine
-            self.state.client.sign_generation(&mut headers);
+            self.proxy.client.sign_generation(&mut headers);
         }
         headers
     }
@@ -62,8 +62,8 @@ impl Generate for GenerateService {
         let (metadata, extensions, pb::GenerateRequest { json, session }) = request.into_parts();
         let record = AccessRecord::of(&extensions);
         if !session.is_empty() && !is_name(&session) {
-            let message = identity::InvalidName::new(&session, "the field session").to_string();
-            return Err(status::problem(&Problem::bad(message)));
+            let message = InvalidName::new(&session, "the field session").to_string();
+            return Err(Problem::bad_request(message).into());
         }
         let head = RequestHead {
             method: Method::POST,
@@ -71,11 +71,11 @@ impl Generate for GenerateService {
             headers: self.headers(metadata),
         };
         let session = (!session.is_empty()).then(|| Arc::from(session));
-        let work = Work::new(&self.state.budget);
+        let work = Work::new(&self.proxy.budget);
         let mut share = work.share();
         share.insist(json.len());
         let call = GenerateCall { head, body: share.hold(json), work, session };
-        let generation = generate::answer(&self.state, call, &record).await;
+        let generation = call.run(&self.proxy, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);
@@ -85,15 +85,15 @@ impl Generate for GenerateService {
         let mut reply = RecordedEvents { events, record };
         if head.status != StatusCode::OK {
             // without a readable body, the status of the reply is enough
-            let body = reply.events.gather(LARGEST_ERROR, self.state.budget.reply()).await.unwrap_or_default();
+            let body = reply.events.gather(LARGEST_ERROR, self.proxy.budget.reply()).await.unwrap_or_default();
             reply.events.acknowledge();
             return Err(status::engine_error(head.status, &body));
         }
-        let limit = self.state.config.limits.max_reply_bytes;
+        let limit = self.proxy.config.limits.max_reply_bytes;
         let replies = if is_stream {
             ObjectStream::new(reply, limit).into_replies()
         } else {
-            single_reply(reply, limit, self.state.budget.reply()).await?
+            single_reply(reply, limit, self.proxy.budget.reply()).await?
         };
         Ok(Response::from_parts(MetadataMap::from_headers(head.headers), replies, tonic::Extensions::new()))
     }
@@ -159,7 +159,7 @@ struct ObjectStream {
     unsent: bool,
     /// The end mark was received.
     done: bool,
-    /// `--max-reply-bytes`.
+    /// The maximum bytes of an event.
     limit: u64,
 }
 
@@ -194,7 +194,7 @@ impl ObjectStream {
                 EventKind::Trailers(_) => {}
                 EventKind::Unparsed(UnparsedReason::Piece) => {
                     let limit = self.limit;
-                    let message = format!("an event is larger than {limit} bytes; see --max-reply-bytes");
+                    let message = format!("an event is larger than {limit} bytes; see --max-bytes-in-flight");
                     return Err(Status::resource_exhausted(message));
                 }
                 EventKind::Unparsed(UnparsedReason::NoData) => {

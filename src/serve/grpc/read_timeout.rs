@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -85,7 +84,7 @@ impl<B> MessageReadTimeout<B> {
         } else {
             format!("a slice took longer than {} s", self.message_timeout.as_secs_f64())
         };
-        status::error(&Error::Client { status: StatusCode::REQUEST_TIMEOUT, message })
+        Error::RequestTimeout { message }.into()
     }
 }
 

@@ -17,7 +17,6 @@ use tonic_health::pb::health_server::HealthServer;
 use tower::Service;
 
 use super::call_slots::CallSlots;
-use super::chunked_messages::ChunkedMessages;
 use super::entropy::{EntropyService, LARGEST_SLICE};
 use super::generate::GenerateService;
 use super::health::HealthService;
@@ -25,7 +24,7 @@ use super::pb::entropy_server::EntropyServer;
 use super::pb::generate_server::GenerateServer;
 use super::pb::trajectories_server::TrajectoriesServer;
 use super::read_timeout::MessageReadTimeout;
-use super::stream_shutdown::StreamShutdown;
+use super::reply_bodies::{ChunkedMessages, StreamShutdown};
 use super::trajectories::TrajectoriesService;
 use super::{pb, status};
 use crate::budget::Share;
@@ -58,7 +57,7 @@ const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const FRAME: u64 = 1024;
 
 /// Classifies a call.
-pub fn classify(port: Port, path: &str) -> RequestInfo {
+pub(crate) fn classify(port: Port, path: &str) -> RequestInfo {
     let (service, method) = split(path);
     let open = |endpoint| RequestInfo::open(port, Protocol::Grpc, endpoint);
     if service == Health::NAME {
@@ -91,7 +90,7 @@ fn split(path: &str) -> (&str, &str) {
 
 /// The services of one port. Cheap to clone.
 #[derive(Clone)]
-pub struct Services {
+pub(crate) struct Services {
     proxy: Arc<Proxy>,
     port: Port,
     phase: watch::Receiver<Phase>,
@@ -106,21 +105,21 @@ impl std::fmt::Debug for Services {
 }
 
 impl Services {
-    /// Creates the services of `port`. Endless streams end when `phase` becomes [`Phase::Draining`].
-    #[must_use]
-    pub fn new(proxy: Arc<Proxy>, port: Port, phase: watch::Receiver<Phase>) -> Self {
+    /// The services of `port`. Endless streams end when `phase` becomes [`Phase::Draining`].
+    pub(crate) fn new(proxy: Arc<Proxy>, port: Port, phase: watch::Receiver<Phase>) -> Self {
         let call_slots = Arc::new(CallSlots::new(Arc::clone(&proxy.metrics)));
         Self { proxy, port, phase, reflection: reflection(port), call_slots }
     }
 
     /// Serves a call that passed the layers.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let Ok(reply) = self.call(split(&path), request).await;
-        reply
+        let (name, method) = split(&path);
+        let Ok(response) = self.call(name, method, request).await;
+        response
     }
 
-    fn call(&self, (name, method): (&str, &str), request: Request<Incoming>) -> ReplyFuture {
+    fn call(&self, name: &str, method: &str, request: Request<Incoming>) -> ReplyFuture {
         let is_control = self.port == Port::Control;
         let is_endless = matches!(method, "Watch" | "ServerReflectionInfo");
         let max_size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -144,7 +143,7 @@ impl Services {
             }
             Generate::NAME => {
                 let limit = max_size(limits.max_request_bytes.saturating_add(FRAME));
-                let server = Generate::new(GenerateService { state: Arc::clone(&proxy), port: self.port })
+                let server = Generate::new(GenerateService { proxy: Arc::clone(&proxy), port: self.port })
                     .max_decoding_message_size(limit);
                 let reply = call(server, self.upload(request, Some(proxy.budget.request())));
                 Box::pin(

@@ -1,4 +1,4 @@
-//! Converts errors and HTTP statuses to gRPC statuses.
+//! Converts errors to gRPC statuses. The code follows from the HTTP status, here alone.
 
 use http::{HeaderMap, Response, StatusCode};
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -7,8 +7,7 @@ use tonic::{Code, Status};
 use crate::engine::transport::client::UploadError;
 use crate::error::Error;
 use crate::serve::body;
-use crate::serve::control::v1::Problem;
-use crate::serve::denied::Denied;
+use crate::serve::problem::Problem;
 
 /// The trailer with the status that HTTP would reply.
 const HTTP_STATUS: &str = "tokentap-http-status";
@@ -53,36 +52,28 @@ fn with_trailers(status: StatusCode, message: &str, more: impl FnOnce(&mut Metad
     Status::with_metadata(code(status), message, trailers)
 }
 
-/// The status of a control port error.
-pub(super) fn problem(problem: &Problem) -> Status {
-    with_trailers(problem.status, &problem.message, |trailers| {
-        trailers.insert(PROBLEM, MetadataValue::from_static(problem.code));
-    })
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Self {
+        with_trailers(problem.code.status, &problem.message, |trailers| {
+            trailers.insert(PROBLEM, MetadataValue::from_static(problem.code.name));
+        })
+    }
 }
 
-/// The status of a data port error.
-pub(super) fn error(error: &Error) -> Status {
-    with_trailers(error.status(), &error.to_string(), |_| {})
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        with_trailers(error.status(), &error.to_string(), |_| {})
+    }
 }
 
-/// The reply to a call that fails authentication.
-#[must_use]
-pub fn denied(denied: Denied) -> Response<tonic::body::Body> {
-    let status = with_trailers(denied.status(), denied.message(), |trailers| {
-        trailers.insert(PROBLEM, MetadataValue::from_static("denied"));
-    });
+/// The response of a call that ends with this status before its first message.
+pub(crate) fn into_response(status: Status) -> Response<tonic::body::Body> {
     status.into_http()
-}
-
-/// The reply to a call that a layer rejects.
-#[must_use]
-pub fn refused(error: &Error) -> Response<tonic::body::Body> {
-    self::error(error).into_http()
 }
 
 /// The status of a message that could not be read.
 pub(super) fn upload_error(error: UploadError) -> Status {
-    self::error(&body::upload_error(error))
+    body::upload_error(error).into()
 }
 
 /// Adds the HTTP status to tonic's error for a message larger than its limit.
@@ -107,7 +98,7 @@ pub(super) fn with_http_status<B>(mut reply: Response<B>) -> Response<B> {
 
 /// Returns the HTTP status of a failed call from its headers or trailers.
 #[must_use]
-pub fn failed_status(headers: &HeaderMap) -> Option<StatusCode> {
+pub(crate) fn failed_status(headers: &HeaderMap) -> Option<StatusCode> {
     let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)?;
     let named = headers.get(HTTP_STATUS).and_then(|named| StatusCode::from_bytes(named.as_bytes()).ok());
     Some(named.unwrap_or_else(|| http_status(status.code())))

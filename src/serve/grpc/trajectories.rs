@@ -6,17 +6,16 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::messages::{counts, evicted, listed_session, refused, sample, session, wide};
 use super::pb::trajectories_server::Trajectories;
 use super::pb::{export_reply, samples_reply, watch_request};
-use super::sample::sample;
-use super::session::{counts, evicted, listed_session, refused, session, wide};
-use super::{ReplyStream, pb, status, watch};
+use super::{ReplyStream, pb, watch};
 use crate::export::{Export, Needs, settle};
 use crate::long_work::{offload, offload_export};
-use crate::serve::control::v1;
-use crate::serve::control::v1::Problem;
-use crate::serve::control::v1::sessions::PageQuery;
+use crate::serve::control::v1::samples::{self, SamplesRequest};
+use crate::serve::control::v1::sessions::{PageQuery, annotate, find};
 use crate::serve::offload::{Items, OffloadedIter};
+use crate::serve::problem::Problem;
 use crate::serve::proxy::Proxy;
 use crate::session::ListCursor;
 use crate::session::ledger::ListOrder;
@@ -38,7 +37,7 @@ fn offloaded_stream<T: Send + 'static>(items: Items<T>, size: fn(&T) -> usize) -
 impl TrajectoriesService {
     /// Reads what other processes have appended to these sessions.
     async fn refresh(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<(), Status> {
-        v1::refresh(&self.0, names).await.map_err(|problem| status::problem(&problem))
+        Ok(self.0.sessions.refresh(names).await.map_err(Problem::from)?)
     }
 }
 
@@ -46,10 +45,10 @@ impl TrajectoriesService {
 impl Trajectories for TrajectoriesService {
     async fn list(&self, request: Request<pb::ListRequest>) -> Result<Response<pb::ListReply>, Status> {
         let pb::ListRequest { after, limit, cursor } = request.into_inner();
-        let state = Arc::clone(&self.0);
+        let proxy = Arc::clone(&self.0);
         let after = cursor.or_else(|| (after > 0).then(|| after.to_string()));
         let query = PageQuery { order: ListOrder::Oldest, after, limit: limit.map(narrow), part: None };
-        let page = query.read(&state).await.map_err(|problem| status::problem(&problem))?;
+        let page = query.read(&proxy).await?;
         let listed = offload(move || {
             let next = page.next.as_ref().and_then(ListCursor::number);
             let cursor = page.next.filter(|_| next.is_none()).map(|next| next.to_string());
@@ -57,7 +56,7 @@ impl Trajectories for TrajectoriesService {
                 sessions: page.sessions.iter().map(listed_session).collect(),
                 next,
                 cursor,
-                evicted: state.sessions.evicted().iter().map(evicted).collect(),
+                evicted: proxy.sessions.evicted().iter().map(evicted).collect(),
             }
         });
         Ok(Response::new(listed.await))
@@ -65,14 +64,14 @@ impl Trajectories for TrajectoriesService {
 
     async fn get(&self, request: Request<pb::GetRequest>) -> Result<Response<pb::Session>, Status> {
         let pb::GetRequest { session: id, version } = request.into_inner();
-        let state = Arc::clone(&self.0);
+        let proxy = Arc::clone(&self.0);
         self.refresh([&id]).await?;
         let reply = offload(move || {
-            let stored = v1::session(&state, &id)?;
-            let snapshot = stored.snapshot(version).map_err(|error| v1::session_problem(&id, error))?;
-            Ok(session(&stored, &snapshot))
+            let stored = find(&proxy, &id)?;
+            let snapshot = stored.snapshot(version).map_err(|error| Problem::session(&id, error))?;
+            Ok::<_, Problem>(session(&stored, &snapshot))
         });
-        Ok(Response::new(reply.await.map_err(|problem| status::problem(&problem))?))
+        Ok(Response::new(reply.await?))
     }
 
     type WatchStream = ReplyStream<pb::WatchReply>;
@@ -82,8 +81,8 @@ impl Trajectories for TrajectoriesService {
             request.into_inner().what.unwrap_or(watch_request::What::Finished(watch_request::Finished::default()));
         let replies = match what {
             watch_request::What::Finished(from) => watch::finished(&self.0, &from).await?,
-            watch_request::What::Turns(of) => watch::turns(&self.0, of.session),
-            watch_request::What::Entropies(of) => watch::entropies(&self.0, &of)?,
+            watch_request::What::Turns(turns) => watch::turns(&self.0, turns.session),
+            watch_request::What::Entropies(sequence) => watch::entropies(&self.0, &sequence)?,
         };
         Ok(Response::new(replies))
     }
@@ -93,8 +92,8 @@ impl Trajectories for TrajectoriesService {
     async fn export(&self, request: Request<pb::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
         let message = request.into_inner();
         let advantages = message.advantages.as_deref().map(serde_json::from_str).transpose();
-        let advantages = advantages.map_err(|error| status::problem(&Problem::bad(format!("advantages: {error}"))))?;
-        let request = v1::samples::SamplesRequest {
+        let advantages = advantages.map_err(|error| Problem::bad_request(format!("advantages: {error}")))?;
+        let request = SamplesRequest {
             sessions: message.sessions,
             format: message.format,
             pad_token_id: message.pad_token_id,
@@ -108,10 +107,9 @@ impl Trajectories for TrajectoriesService {
             train_resumed: message.train_resumed,
             advantages,
         };
-        let state = Arc::clone(&self.0);
+        let proxy = Arc::clone(&self.0);
         self.refresh(&request.sessions).await?;
-        let export = offload_export(move || v1::samples::export(&state, &request)).await;
-        let export = export.map_err(|problem| status::problem(&problem))?;
+        let export = offload_export(move || samples::export(&proxy, &request)).await?;
         let Export { content_type, length, chunks, tally, .. } = export;
         let head = pb::ExportHead {
             content_type: content_type.to_owned(),
@@ -132,15 +130,15 @@ impl Trajectories for TrajectoriesService {
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
         let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed } = request.into_inner();
-        let state = Arc::clone(&self.0);
+        let proxy = Arc::clone(&self.0);
         self.refresh(&sessions).await?;
         let settled = offload_export(move || {
-            let selection = v1::samples::selection(&classes, train_resumed)?;
-            let batch = v1::samples::batch(&state, &sessions, version, !no_branches, selection)?;
-            Ok(settle(batch.rows, batch.refused, Needs::default()))
+            let selection = samples::selection(&classes, train_resumed)?;
+            let batch = samples::batch(&proxy, &sessions, version, !no_branches, selection)?;
+            Ok::<_, Problem>(settle(batch.rows, batch.refused, Needs::default()))
         });
-        let settled = settled.await.map_err(|problem: Problem| status::problem(&problem))?;
-        let annotate = v1::sessions::annotate(&self.0);
+        let settled = settled.await?;
+        let annotate = annotate(&self.0);
         let rows = settled.rows;
         let samples = (0..rows.len()).map(move |at| samples_reply::What::Sample(sample(&rows[at].path(), &annotate)));
         let leaves = settled.refused.into_iter().map(|leaf| samples_reply::What::Refused(refused(&leaf)));

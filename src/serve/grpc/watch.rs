@@ -8,13 +8,15 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tonic::Status;
 
+use super::messages::{ended_turn, refused, sample, wide};
 use super::pb::{WatchReply, watch_reply::What, watch_request};
-use super::sample::sample;
-use super::session::{ended_turn, refused, wide};
-use super::{ReplyStream, pb, status};
+use super::{ReplyStream, pb};
 use crate::export::Annotate;
+use crate::generation::entropy_store::SequenceFollower;
 use crate::long_work::offload_export;
-use crate::serve::control::v1::{self, Problem};
+use crate::serve::control::v1::samples::classes;
+use crate::serve::control::v1::sessions::annotate;
+use crate::serve::problem::Problem;
 use crate::serve::proxy::Proxy;
 use crate::session::{
     Classes, CommittedTurn, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, ListedPath, NoPath,
@@ -32,7 +34,7 @@ fn reply_of(what: What) -> WatchReply {
 
 /// The finished paths after a cursor.
 struct PathStream {
-    state: Arc<Proxy>,
+    proxy: Arc<Proxy>,
     annotate: Annotate,
     classes: Classes,
     cursor: FinishedCursor,
@@ -57,12 +59,12 @@ impl PathStream {
                 None => {}
             }
             let limits = FinishedLimits { paths: Some(BATCH), ..FinishedLimits::default() };
-            let list = self.state.sessions.finished(&self.cursor, limits).await?;
+            let list = self.proxy.sessions.finished(&self.cursor, limits).await?;
             if list.items.is_empty() {
-                self.state.sessions.wait_finished(&list.end, POLL).await;
+                self.proxy.sessions.wait_finished(&list.end, POLL).await;
             } else {
                 // a cursor must refer to the same path after a crash
-                v1::wait_written(&self.state, list.written).await;
+                self.proxy.wait_written(list.written).await;
             }
             (self.cursor, self.listed) = (list.end, list.items.into());
         }
@@ -83,32 +85,28 @@ fn reply(listed: &ListedPath, annotate: &Annotate, classes: Classes) -> WatchRep
 
 /// Streams each finished path once, after the cursor of the request.
 pub(super) async fn finished(
-    state: &Arc<Proxy>,
+    proxy: &Arc<Proxy>,
     request: &watch_request::Finished,
 ) -> Result<ReplyStream<WatchReply>, Status> {
-    let classes = v1::samples::classes(&request.classes).map_err(|problem| status::problem(&problem))?;
+    let classes = classes(&request.classes)?;
     let since = Some(&*request.since).filter(|since| !since.is_empty());
-    let cursor = state.sessions.cursor(since).await.map_err(|error| failed(&error))?;
-    let annotate = v1::sessions::annotate(state);
-    let paths = PathStream { state: Arc::clone(state), annotate, classes, cursor, listed: VecDeque::new() };
+    let cursor = proxy.sessions.cursor(since).await.map_err(Problem::from)?;
+    let annotate = annotate(proxy);
+    let paths = PathStream { proxy: Arc::clone(proxy), annotate, classes, cursor, listed: VecDeque::new() };
     let next = |paths: Option<PathStream>| async move {
         let mut paths = paths?;
         match paths.next().await {
             Ok(reply) => Some((Ok(reply), Some(paths))),
             // the client continues after its last cursor
-            Err(error) => Some((Err(failed(&error)), None)),
+            Err(error) => Some((Err(Problem::from(error).into()), None)),
         }
     };
     Ok(stream::unfold(Some(paths), next).boxed())
 }
 
-fn failed(error: &FinishedError) -> Status {
-    status::problem(&v1::finished::finished_problem(error))
-}
-
 /// Streams each turn from now on: of one session, or of all if `session` is empty.
-pub(super) fn turns(state: &Proxy, session: String) -> ReplyStream<WatchReply> {
-    let turns = state.sessions.watch_turns();
+pub(super) fn turns(proxy: &Proxy, session: String) -> ReplyStream<WatchReply> {
+    let turns = proxy.sessions.watch_turns();
     let next = |(mut turns, session): (broadcast::Receiver<CommittedTurn>, String)| async move {
         loop {
             let what = match turns.recv().await {
@@ -128,11 +126,11 @@ pub(super) fn turns(state: &Proxy, session: String) -> ReplyStream<WatchReply> {
 }
 
 /// Streams the entropies of one sequence until it ends.
-pub(super) fn entropies(state: &Proxy, of: &watch_request::Entropies) -> Result<ReplyStream<WatchReply>, Status> {
+pub(super) fn entropies(proxy: &Proxy, sequence: &watch_request::Entropies) -> Result<ReplyStream<WatchReply>, Status> {
     let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let followed = state.generator.context.entropies.follow(&of.rid, of.index.map(narrow));
-    let followed = followed.ok_or_else(|| status::problem(&Problem::no_entropies()))?;
-    let next = |state: Option<(crate::generation::entropy_store::SequenceFollower, usize)>| async move {
+    let followed = proxy.generator.context.entropies.follow(&sequence.rid, sequence.index.map(narrow));
+    let followed = followed.ok_or_else(Problem::no_entropies)?;
+    let next = |state: Option<(SequenceFollower, usize)>| async move {
         let (followed, since) = state?;
         let progress = followed.more(since).await;
         let what = What::Progress(pb::Progress {
@@ -145,5 +143,5 @@ pub(super) fn entropies(state: &Proxy, of: &watch_request::Entropies) -> Result<
         let rest = (!progress.finished).then_some((followed, progress.next));
         Some((Ok(reply_of(what)), rest))
     };
-    Ok(stream::unfold(Some((followed, narrow(of.since))), next).boxed())
+    Ok(stream::unfold(Some((followed, narrow(sequence.since))), next).boxed())
 }

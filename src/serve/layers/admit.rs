@@ -1,23 +1,32 @@
-//! Limits the number of concurrent requests.
+//! Admits requests: only once the sessions are restored, and up to the limit of concurrent requests.
 
-use std::convert::Infallible;
-use std::future::ready;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_util::future::Either;
 use http::{Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tower::Service;
 
-use super::check::Immediate;
-use super::on_reply::{OnReply, ReplyChange};
+use super::ResponseEdit;
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::serve::ReplyBody;
-use crate::serve::grpc;
-use crate::serve::rejection::Rejection;
 use crate::serve::request_info::RequestInfo;
+use crate::serve::{ReplyBody, grpc};
+use crate::session::Sessions;
+
+/// Refuses a request that needs sessions while they are being restored from the log: it could start a session again that is in the log.
+///
+/// # Errors
+/// A 503 until they are restored.
+pub(crate) fn check_restored<B>(sessions: &Sessions, request: &Request<B>) -> Result<(), Error> {
+    if !RequestInfo::of(request).needs_sessions {
+        return Ok(());
+    }
+    let Some(progress) = sessions.restore_progress() else { return Ok(()) };
+    let message = format!(
+        "sessions are being restored from the log, {} of {} bytes are read; try again in a moment, or when /readyz is 200",
+        progress.read, progress.total
+    );
+    Err(Error::Unavailable { message })
+}
 
 /// The request permits, shared by both ports.
 #[derive(Debug, Clone)]
@@ -31,8 +40,14 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    /// Acquires a permit without waiting.
-    fn acquire(&self) -> Result<AdmissionPermit, Rejection> {
+    /// Acquires a permit for a request that needs one, without waiting. The body of the response holds it.
+    ///
+    /// # Errors
+    /// A 503 if no permit is free.
+    pub(crate) fn acquire<B>(&self, request: &Request<B>) -> Result<AdmissionPermit, Error> {
+        if !RequestInfo::of(request).needs_permit {
+            return Ok(AdmissionPermit(None));
+        }
         if let Ok(permit) = Arc::clone(&self.semaphore).try_acquire_owned() {
             return Ok(AdmissionPermit(Some(permit)));
         }
@@ -40,39 +55,7 @@ impl Permits {
         let limit = self.limit;
         let message =
             format!("tokentap is at its limit of {limit} concurrent requests; try again, or raise --max-requests");
-        Err(Rejection::Refused(Error::Unavailable { message }))
-    }
-}
-
-/// Acquires a permit for each request that needs one. The body of the reply holds it.
-#[derive(Debug, Clone)]
-pub(crate) struct Admit<S> {
-    /// The permits.
-    pub permits: Permits,
-    /// The next layer.
-    pub inner: S,
-}
-
-impl<S, B> Service<Request<B>> for Admit<S>
-where
-    S: Service<Request<B>, Response = Response<ReplyBody>, Error = Infallible>,
-    S::Future: Unpin,
-{
-    type Response = S::Response;
-    type Error = Infallible;
-    type Future = Either<OnReply<S::Future, AdmissionPermit>, Immediate>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let info = RequestInfo::of(&request);
-        let permit = if info.needs_permit { self.permits.acquire() } else { Ok(AdmissionPermit(None)) };
-        match permit {
-            Ok(permit) => Either::Left(OnReply::new(self.inner.call(request), permit)),
-            Err(rejection) => Either::Right(ready(Ok(rejection.reply(info)))),
-        }
+        Err(Error::Unavailable { message })
     }
 }
 
@@ -80,12 +63,12 @@ where
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Option<OwnedSemaphorePermit>);
 
-impl ReplyChange for AdmissionPermit {
-    fn apply(self, reply: &mut Response<ReplyBody>) {
+impl ResponseEdit for AdmissionPermit {
+    fn apply(self, response: &mut Response<ReplyBody>) {
         let Self(Some(permit)) = self else { return };
         // a failed request takes no work of the engine, so a client that does not read its error must not hold a permit
-        if reply.status().is_success() && grpc::failed_status(reply.headers()).is_none() {
-            reply.body_mut().set_permit(permit);
+        if response.status().is_success() && grpc::failed_status(response.headers()).is_none() {
+            response.body_mut().set_permit(permit);
         }
     }
 }

@@ -5,8 +5,8 @@ use subtle::ConstantTimeEq;
 
 use crate::config::{Config, Secret};
 use crate::engine::transport::client::Client;
-use crate::serve::denied::Denied;
-use crate::serve::host::Host;
+use crate::error::Error;
+use crate::serve::layers::host::Host;
 use crate::serve::request_info::{Access, RequestInfo};
 
 /// The header in which some clients send their key.
@@ -18,8 +18,8 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Checks whether the client may send the request. On the data port with a token, replaces that token by the engine's key.
 ///
 /// # Errors
-/// [`Denied`] if it may not.
-pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Denied> {
+/// A 401 if a token would help, else a 403.
+pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Error> {
     match RequestInfo::of(request).access {
         Access::Open => Ok(()),
         Access::Metrics => check_token(config.keys.metrics_token.as_ref(), request.headers()),
@@ -50,23 +50,26 @@ fn move_api_key(headers: &mut HeaderMap) {
 /// Checks that the `Host` is a name of this port and that the request does not come from a page of another site.
 ///
 /// # Errors
-/// [`Denied::Host`] or [`Denied::Origin`].
-fn check_origin(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+/// A 403.
+fn check_origin(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+    let denied = |message: &str| Err(Error::Forbidden { message: message.to_owned() });
+    const OTHER_SITE: &str = "requests from pages of other sites are refused";
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
     let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok().map(str::to_owned));
     if !host.as_deref().is_some_and(|host| is_own_host(config, host)) {
-        return Err(Denied::Host);
+        // a page that rebinds its DNS name would send its own name
+        return denied("this Host is neither loopback nor one of --control-host");
     }
     // browsers send no `Origin` for images and links; only links to the page at `/` are allowed
     let site = headers.get(SITE).map_or(&b"none"[..], |site| site.as_bytes());
     if !matches!(site, b"none" | b"same-origin") && uri.path() != "/" {
-        return Err(Denied::Origin);
+        return denied(OTHER_SITE);
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
         let authority =
             origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, authority)| authority);
         if !authority.zip(host.as_deref()).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host)) {
-            return Err(Denied::Origin);
+            return denied(OTHER_SITE);
         }
     }
     Ok(())
@@ -75,25 +78,29 @@ fn check_origin(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<(), D
 /// Checks the bearer token, if one is configured.
 ///
 /// # Errors
-/// [`Denied::Token`] if it is missing or wrong.
-fn check_token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Denied> {
-    let Some(expected) = expected else { return Ok(()) };
+/// A 401 if it is missing or wrong.
+fn check_token(expected: Option<&Secret>, headers: &HeaderMap) -> Result<(), Error> {
+    let message = "a bearer token is needed: see --control-token and --metrics-token";
+    let is_valid = expected.is_none_or(|expected| has_token(expected, headers));
+    if is_valid { Ok(()) } else { Err(Error::Unauthorized { message: message.to_owned() }) }
+}
+
+/// Whether the bearer token is this one.
+fn has_token(expected: &Secret, headers: &HeaderMap) -> bool {
     let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
     let given = given.split_at_checked(7).filter(|(kind, _)| kind.eq_ignore_ascii_case(b"Bearer "));
-    let given = given.map_or(&[][..], |(_, token)| token);
-    if constant_time_eq(given, expected.expose().as_bytes()) { Ok(()) } else { Err(Denied::Token) }
+    constant_time_eq(given.map_or(&[][..], |(_, token)| token), expected.expose().as_bytes())
 }
 
 /// Checks an agent's token, if one is configured. Then replaces it by the engine's key, because the token is for tokentap only.
 ///
 /// # Errors
-/// [`Denied::Agent`] if it is missing or wrong.
-fn check_agent(config: &Config, client: &Client, headers: &mut HeaderMap) -> Result<(), Denied> {
-    let expected = config.keys.agent_token.as_ref();
-    let Some(secret) = expected else { return Ok(()) };
-    let key = headers.get(API_KEY).is_some_and(|key| constant_time_eq(key.as_bytes(), secret.expose().as_bytes()));
-    if !key {
-        check_token(expected, headers).map_err(|_| Denied::Agent)?;
+/// A 401 if it is missing or wrong.
+fn check_agent(config: &Config, client: &Client, headers: &mut HeaderMap) -> Result<(), Error> {
+    let Some(expected) = &config.keys.agent_token else { return Ok(()) };
+    let key = headers.get(API_KEY).is_some_and(|key| constant_time_eq(key.as_bytes(), expected.expose().as_bytes()));
+    if !key && !has_token(expected, headers) {
+        return Err(Error::Unauthorized { message: "tokentap's bearer token is needed: see --agent-token".to_owned() });
     }
     headers.remove(API_KEY);
     client.sign_generation(headers);

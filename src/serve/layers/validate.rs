@@ -2,10 +2,10 @@
 //! `:authority`, and no transfer coding except chunked.
 
 use http::uri::Authority;
-use http::{HeaderMap, Request, StatusCode, Version, header};
+use http::{HeaderMap, Request, Version, header};
 
 use crate::error::Error;
-use crate::serve::host::Host;
+use crate::serve::layers::host::Host;
 
 /// Checks the headers of a request.
 ///
@@ -28,7 +28,7 @@ fn host(version: Version, headers: &HeaderMap, authority: Option<&Authority>) ->
     let authority = authority.filter(|_| version == Version::HTTP_2);
     let good = good && authority.is_none_or(|authority| Host::parse(authority.as_str()).is_some());
     let message = "a request must have exactly one Host header with a valid host";
-    if good { Ok(()) } else { Err(Error::bad_request(message.to_owned())) }
+    if good { Ok(()) } else { Err(Error::bad_request(message)) }
 }
 
 /// RFC 9112, 6.1 and 7: hyper checks only the last coding. It decodes chunked and leaves the others, and the engine would not learn that
@@ -41,7 +41,7 @@ fn coding(headers: &HeaderMap) -> Result<(), Error> {
         (Some(_), Some(_)) => false,
     };
     let message = "the only supported Transfer-Encoding is chunked, once".to_owned();
-    if good { Ok(()) } else { Err(Error::Client { status: StatusCode::NOT_IMPLEMENTED, message }) }
+    if good { Ok(()) } else { Err(Error::NotImplemented { message }) }
 }
 
 #[cfg(test)]

@@ -309,7 +309,7 @@ async fn reply_without_ids_passes_unchanged_and_marks_the_session_incomplete() {
         let none = recorded.reply.replace("\"input_ids\":[", "\"input_ids\":[-1,");
         let (_upstream, proxy) = start(recorded.fake_reply(&none), &[]).await;
         assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, &recorded.bare()).await;
-        let (_upstream, proxy) = start(recorded.fake_reply(&recorded.reply), &["--max-reply-bytes", "100"]).await;
+        let (_upstream, proxy) = start(recorded.fake_reply(&recorded.reply), &["limit:max-reply-bytes", "100"]).await;
         assert_uncaptured(&proxy, &ask(&proxy, &[], &body()).await, &recorded.reply).await;
     }
     let (_upstream, proxy) = start(json_message(200, b"not JSON"), &[]).await;

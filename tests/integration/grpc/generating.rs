@@ -275,10 +275,10 @@ async fn broken_stream_ends_with_unavailable_after_its_objects() {
 #[tokio::test(flavor = "multi_thread")]
 async fn too_large_reply_is_resource_exhausted() {
     let upstream = Upstream::start(EngineProfile::default(), |_| json_message(200, &vec![b' '; 100_000])).await;
-    let proxy = Proxy::probed(upstream.addr, &["--max-reply-bytes", "64KiB"]).await;
+    let proxy = Proxy::probed(upstream.addr, &["limit:max-reply-bytes", "64KiB"]).await;
     let status = call_generate(&proxy, br#"{"text":"a"}"#, "", &[]).await.end.expect_err("it is too large");
     assert_eq!(status.code(), Code::ResourceExhausted);
-    assert!(status.message().contains("--max-reply-bytes"), "{}", status.message());
+    assert!(status.message().contains("--max-bytes-in-flight"), "{}", status.message());
     assert_eq!(request_count(&proxy, "413").await, 1.0);
 }
 

@@ -53,6 +53,7 @@ fn set_limit(config: &mut Config, name: &str, value: &str) {
         "client-idle-timeout" => config.limits.client_idle_timeout = time(),
         "client-body-timeout" => config.limits.client_body_timeout = time(),
         "client-read-timeout" => config.limits.client_read_timeout = time(),
+        "max-reply-bytes" => config.limits.max_reply_bytes = size(),
         "pool-idle-timeout" => config.limits.pool_idle_timeout = time(),
         "breaker-failures" => config.limits.breaker_failures = value.parse().unwrap(),
         "max-session-turns" => config.sessions.max_session_turns = value.parse().unwrap(),
@@ -74,9 +75,9 @@ impl Proxy {
         let (phase, watched) = watch::channel(Phase::Serving);
         let app = App::bind(config(upstream, flags), watched).await.unwrap();
         // if the environment configures a device, the test must use it
-        app.parts().slices.wait_opened().await;
+        app.proxy().slices.wait_opened().await;
         if std::env::var("TOKENTAP_ENTROPY_BACKEND").is_ok_and(|backend| backend == "cuda") {
-            let in_use = app.parts().metrics.slices.backend.with_label_values(&["top_k", "cuda"]).get();
+            let in_use = app.proxy().metrics.slices.backend.with_label_values(&["top_k", "cuda"]).get();
             assert_eq!(in_use, 1, "the device was opened");
         }
         Self::run(app, phase)
@@ -99,7 +100,7 @@ impl Proxy {
 
     fn run(app: App, phase: watch::Sender<Phase>) -> Self {
         let (data, control) = (app.data_addr().unwrap(), app.control_addr().unwrap());
-        let parts = Arc::clone(app.parts());
+        let parts = Arc::clone(app.proxy());
         let task = tokio::spawn(async { app.run().await.unwrap() });
         Self { data, control, parts, phase, task }
     }

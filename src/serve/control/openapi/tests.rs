@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::engine::sglang::routes;
-use crate::serve::control::{ENTROPY_QUERY, page};
-use crate::serve::control_route::{self, ControlRoute, ENTROPY, PROBES};
+use crate::serve::control::page;
+use crate::serve::control_route::{self, ControlRoute, PROBES};
 
 /// The methods of a path item.
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
@@ -47,12 +47,11 @@ fn operation(method: &str, path: &str, query: &[&str]) -> Operation {
 #[test]
 fn document_has_the_routes_methods_and_queries_of_the_control_port() {
     let mut served = BTreeSet::new();
-    for ControlRoute { pattern, methods, query } in control_route::ROUTES {
-        for method in methods {
+    for ControlRoute { pattern, methods, query } in &control_route::ROUTES {
+        for method in *methods {
             served.insert(operation(method.as_str(), pattern, if *method == http::Method::GET { query } else { &[] }));
         }
     }
-    served.insert(operation("GET", ENTROPY, &ENTROPY_QUERY));
     served.insert(operation("GET", super::PATH, &[]));
     served.extend(PROBES.iter().map(|(path, _)| operation("GET", path, &[])));
     for asset in &page::ASSETS {

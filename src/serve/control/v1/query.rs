@@ -2,8 +2,8 @@
 
 use http::Uri;
 
-use super::Problem;
 use crate::json::percent_decode;
+use crate::serve::problem::Problem;
 use crate::session::{Classes, Consumer};
 
 /// The members of a query.
@@ -25,8 +25,10 @@ pub(super) struct Query {
     pub session: Option<String>,
     /// `version` of a session.
     pub version: Option<u32>,
-    /// `since`: a cursor.
+    /// `since`: a cursor, or the number of a token.
     pub since: Option<String>,
+    /// `index` of a sequence.
+    pub index: Option<usize>,
     /// `partitions=INDEX/COUNT`: the paths of one of several consumers, from a shared ledger.
     pub consumer: Option<Consumer>,
     /// `classes`: names of classes of turns, separated by commas.
@@ -43,18 +45,20 @@ impl Query {
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).into_owned();
-            let bad = |expected: &str| Problem::bad(format!("{name}: must be {expected}, not {value:?}"));
+            let bad = |expected: &str| Problem::bad_request(format!("{name}: must be {expected}, not {value:?}"));
             match name {
                 _ if !names.contains(&name) => return Err(unknown(name, names)),
                 "after" => query.after = Some(value).filter(|after| !after.is_empty()),
-                "since" => query.since = Some(value).filter(|since| !since.is_empty()),
+                "since" => query.since = Some(value),
+                "index" => query.index = Some(value.parse().map_err(|_| bad("a number"))?),
                 "search" => query.search = Some(value).filter(|part| !part.is_empty()),
                 "session" => query.session = Some(value),
                 "order" if value == "newest" => query.newest = true,
                 "order" => return Err(bad("newest or absent")),
                 "classes" => {
                     let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-                    query.classes = Classes::parse(names).map_err(|error| Problem::bad(format!("classes: {error}")))?;
+                    query.classes =
+                        Classes::parse(names).map_err(|error| Problem::bad_request(format!("classes: {error}")))?;
                 }
                 "partitions" => query.consumer = Some(value.parse().map_err(bad)?),
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
@@ -75,5 +79,5 @@ fn unknown(name: &str, names: &[&str]) -> Problem {
         [only] => format!("the only member is {only}"),
         [first @ .., last] => format!("the members are {} and {last}", first.join(", ")),
     };
-    Problem::bad(format!("unknown query member {name:?}; {known}"))
+    Problem::bad_request(format!("unknown query member {name:?}; {known}"))
 }

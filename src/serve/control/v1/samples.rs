@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use http::{HeaderName, Response, StatusCode};
+use http::{HeaderName, Response};
 use serde::Deserialize;
 
-use super::advantages::problem as advantages_problem;
-use super::sessions::annotate;
-use super::{Problem, session, session_problem, stream_reply};
+use super::sessions::{annotate, find};
 use crate::chat::model::Chats;
-use crate::export::{Batch, Decoder, Export, Format, Shape, TooLarge};
+use crate::export::{Batch, Decoder, Export, Format, Shape};
 use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
+use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
+use crate::serve::response::stream_response;
 use crate::session::{Classes, TurnSelection};
 
 /// The number of exported rows.
@@ -73,7 +73,7 @@ fn yes() -> bool {
 /// # Errors
 /// When a name is unknown.
 pub(crate) fn classes(names: &[String]) -> Result<Classes, Problem> {
-    Classes::parse(names.iter().map(String::as_str)).map_err(|error| Problem::bad(format!("classes: {error}")))
+    Classes::parse(names.iter().map(String::as_str)).map_err(|error| Problem::bad_request(format!("classes: {error}")))
 }
 
 /// Parses what an export trains: the names of classes, and `train_resumed`.
@@ -89,20 +89,20 @@ pub(crate) fn selection(names: &[String], train_resumed: bool) -> Result<TurnSel
 /// # Errors
 /// When a session does not exist, has no such version, or is listed twice.
 pub(crate) fn batch(
-    state: &Proxy,
+    proxy: &Proxy,
     sessions: &[String],
     version: Option<u32>,
     include_branches: bool,
     selection: TurnSelection,
 ) -> Result<Batch, Problem> {
-    let mut batch = Batch { annotate: Some(annotate(state)), ..Batch::default() };
+    let mut batch = Batch { annotate: Some(annotate(proxy)), ..Batch::default() };
     let mut unique = std::collections::HashSet::new();
     for id in sessions {
         if !unique.insert(id) {
-            return Err(Problem::bad(format!("sessions: {id:?} is listed twice")));
+            return Err(Problem::bad_request(format!("sessions: {id:?} is listed twice")));
         }
-        let snapshot = session(state, id)?.snapshot_of(version, selection);
-        let snapshot = snapshot.map_err(|error| session_problem(id, error))?;
+        let snapshot = find(proxy, id)?.snapshot_of(version, selection);
+        let snapshot = snapshot.map_err(|error| Problem::session(id, error))?;
         let (mut rows, mut out) = snapshot.rows(include_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut out);
@@ -114,24 +114,28 @@ pub(crate) fn batch(
 ///
 /// # Errors
 /// When the request is invalid, a session cannot be read, or the export is too large.
-pub(crate) fn export(state: &Proxy, request: &SamplesRequest) -> Result<Export, Problem> {
+pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&request.format) else {
-        return Err(Problem::bad(format!("format: {:?} is none of {}", request.format, Format::names(|_| true))));
+        return Err(Problem::bad_request(format!(
+            "format: {:?} is none of {}",
+            request.format,
+            Format::names(|_| true)
+        )));
     };
     for (name, length) in
         [("max_prompt_length", request.max_prompt_length), ("max_response_length", request.max_response_length)]
     {
         if length.is_some_and(|length| length == 0 || length > LONGEST) {
-            return Err(Problem::bad(format!("{name}: must be 1 to {LONGEST}")));
+            return Err(Problem::bad_request(format!("{name}: must be 1 to {LONGEST}")));
         }
     }
     if request.text && !format.has_text() {
         let with_text = Format::names(Format::has_text);
-        return Err(Problem::bad(format!("text: {format} has no text; {with_text} have")));
+        return Err(Problem::bad_request(format!("text: {format} has no text; {with_text} have")));
     }
     let selection = selection(&request.classes, request.train_resumed)?;
-    let decoder = request.text.then(|| decoder(state)).transpose()?;
-    let mut batch = batch(state, &request.sessions, request.version, request.include_branches, selection)?;
+    let decoder = request.text.then(|| decoder(proxy)).transpose()?;
+    let mut batch = batch(proxy, &request.sessions, request.version, request.include_branches, selection)?;
     batch.shape = Shape {
         pad_token_id: request.pad_token_id,
         max_prompt_length: request.max_prompt_length,
@@ -140,30 +144,29 @@ pub(crate) fn export(state: &Proxy, request: &SamplesRequest) -> Result<Export, 
     };
     batch.decoder = decoder;
     if let Some(mut options) = request.advantages.clone() {
-        options.set_default_think_tokens(state.think_tokens());
-        let added = rl::add_advantages(&mut batch, format, &options);
-        added.map_err(|error| advantages_problem(&error.below("advantages")))?;
+        options.set_default_think_tokens(proxy.think_tokens());
+        rl::add_advantages(&mut batch, format, &options).map_err(|error| error.below("advantages"))?;
     }
-    format.export(batch).within(state.config.sessions.max_export_bytes).map_err(|error| too_large(&error))
+    Ok(format.export(batch).within(proxy.config.sessions.max_export_bytes)?)
 }
 
 /// Returns the tokenizer of chats as a decoder. It keeps special tokens, because the text must match the row's ids.
-fn decoder(state: &Proxy) -> Result<Decoder, Problem> {
-    let chats = Arc::clone(&state.chats.borrow());
+fn decoder(proxy: &Proxy) -> Result<Decoder, Problem> {
+    let chats = Arc::clone(&proxy.chats.borrow());
     match &*chats {
         Chats::Rendered(model) => {
             let (tokenizer, renderer) = (folder_name(&model.renderer.folder().path), Arc::clone(&model.renderer));
-            let budget = state.budget.clone();
+            let budget = proxy.budget.clone();
             let decode = Arc::new(move |ids: &[u32]| {
                 // agents must not lock trainers out, so the export does not wait for room
                 let _memory = budget.insist(DECODED_TOKEN_BYTES * ids.len());
                 renderer.tokenizer().decode(ids, false).ok()
             });
-            Ok(Decoder { tokenizer, model: Arc::clone(&state.upstream.borrow().model), decode })
+            Ok(Decoder { tokenizer, model: Arc::clone(&proxy.upstream.borrow().model), decode })
         }
         Chats::Forwarded(reason) => {
             let message = format!("text: no tokenizer is loaded, see --tokenizer: {reason}");
-            Err(Problem::new(StatusCode::CONFLICT, "no_tokenizer", message))
+            Err(Problem::new(ErrorCode::NO_TOKENIZER, message))
         }
     }
 }
@@ -175,18 +178,14 @@ fn folder_name(path: &Path) -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn too_large(error: &TooLarge) -> Problem {
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "export_too_large", error.to_string())
-}
-
-pub(super) fn reply(export: Export) -> Response<Body> {
+pub(super) fn into_response(export: Export) -> Response<Body> {
     let tally = export.tally;
-    let mut reply = stream_reply(export.content_type, export.length, export.chunks);
-    reply.headers_mut().insert(ROWS, tally.rows.into());
+    let mut response = stream_response(export.content_type, export.length, export.chunks);
+    response.headers_mut().insert(ROWS, tally.rows.into());
     if let Ok(refused) = serde_json::to_string(&tally.refused).unwrap_or_default().parse() {
-        reply.headers_mut().insert(REFUSED, refused);
+        response.headers_mut().insert(REFUSED, refused);
     }
-    reply
+    response
 }
 
 #[cfg(test)]

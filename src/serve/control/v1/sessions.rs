@@ -4,24 +4,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::query::Query;
-use super::{Problem, ok, session, session_problem, stream_reply};
-use crate::export::{Annotate, entry, repeated_rows};
+use super::{decode_json, ok, read_request};
+use crate::export::{Annotate, entry, part, repeated_rows};
 use crate::long_work::offload;
 use crate::rl;
 use crate::serve::body::Body;
+use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
+use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
-use crate::session::{
-    Frozen, ListError, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn,
-};
+use crate::session::{Frozen, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn};
 
 /// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
+
+/// The maximum bytes of a reward's body. Every exported row of the session holds the reward.
+const LARGEST_REWARD: u64 = 64 << 10;
+
+/// The default and the maximum number of tokens of a reply with a part of a path.
+const TOKENS: (usize, usize) = (16_384, 131_072);
 
 /// A query of the list of sessions.
 #[derive(Debug)]
@@ -40,41 +47,54 @@ impl PageQuery {
     ///
     /// # Errors
     /// 400 for a malformed query; 503 if the shared ledger fails.
-    pub(crate) async fn read(self, state: &Proxy) -> Result<ListedPage, Problem> {
+    pub(crate) async fn read(self, proxy: &Proxy) -> Result<ListedPage, Problem> {
         let Self { order, after, limit, part } = self;
         if part.is_some() && order == ListOrder::Oldest {
-            return Err(Problem::bad("search: needs order=newest"));
+            return Err(Problem::bad_request("search: needs order=newest"));
         }
         let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), part.unwrap_or_default());
-        let page = state.sessions.list(ListQuery { order, after, limit, part }).await;
-        page.map_err(|error| match error {
-            ListError::Ledger(error) => super::ledger_problem(&error),
-            error => Problem::bad(error.to_string()),
-        })
+        Ok(proxy.sessions.list(ListQuery { order, after, limit, part }).await?)
     }
 }
 
 /// The body of `POST /v1/sessions/{id}/reward`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RewardRequest {
+struct RewardRequest {
     reward: Value,
     leaf: Option<u32>,
     /// The `generation` of the session that `leaf` belongs to. Only shared sessions have others than 0.
     generation: Option<u32>,
 }
 
-pub(super) async fn list(state: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
-    let Query { after, limit, search: part, newest, .. } = query;
-    let order = if newest { ListOrder::Newest } else { ListOrder::Oldest };
-    let page = PageQuery { order, after, limit, part }.read(state).await?;
-    super::short_answer(state, move |state| Ok(list_reply(state, &page, newest))).await
+/// Returns the session with this name.
+///
+/// # Errors
+/// 404 for an unknown name, 410 for a session that was evicted.
+pub(crate) fn find(proxy: &Proxy, id: &str) -> Result<Arc<Session>, Problem> {
+    proxy.sessions.session(id).ok_or_else(|| missing(proxy, id))
 }
 
-fn list_reply(state: &Proxy, page: &ListedPage, newest: bool) -> Response<Body> {
+/// The 404 for an unknown session, or the 410 for one that was evicted.
+fn missing(proxy: &Proxy, id: &str) -> Problem {
+    let Some(gone) = proxy.sessions.eviction_of(id) else { return Problem::no_such_session(id) };
+    let hint = if gone.reason == "ttl" { "--session-ttl" } else { "--session-bytes" };
+    let message = format!("session {id:?} was evicted ({}); see {hint} and --data-dir", gone.reason);
+    Problem::new(ErrorCode::EVICTED, message)
+}
+
+pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
+    let Query { after, limit, search: part, newest, .. } = query;
+    let order = if newest { ListOrder::Newest } else { ListOrder::Oldest };
+    let page = PageQuery { order, after, limit, part }.read(proxy).await?;
+    let owned = Arc::clone(proxy);
+    Ok(offload(move || list_page(&owned, &page, newest)).await)
+}
+
+fn list_page(proxy: &Proxy, page: &ListedPage, newest: bool) -> Response<Body> {
     let next = page.next.as_ref().map(ToString::to_string);
     let sessions: Vec<Value> = page.sessions.iter().map(listed).collect();
-    let evicted: Vec<Value> = state
+    let evicted: Vec<Value> = proxy
         .sessions
         .evicted()
         .iter()
@@ -118,11 +138,11 @@ fn summary(session: &Session) -> Value {
     })
 }
 
-pub(super) fn show(state: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
-    let session = session(state, id)?;
-    let snapshot = session.snapshot(query.version).map_err(|error| session_problem(id, error))?;
+pub(super) fn show(proxy: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let session = find(proxy, id)?;
+    let snapshot = session.snapshot(query.version).map_err(|error| Problem::session(id, error))?;
     let mut shown = summary(&session);
-    if let Some(generation) = state.sessions.generation_of(&session) {
+    if let Some(generation) = proxy.sessions.generation_of(&session) {
         shown["generation"] = generation.into();
     }
     shown["version"] = json!(snapshot.version);
@@ -158,27 +178,34 @@ fn mean(entropy: &[f32]) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-pub(super) async fn delete(state: &Proxy, id: &str) -> Result<Response<Body>, Problem> {
-    let deleted = state.sessions.delete(id).await;
-    super::wait_written(state, deleted.map_err(|error| change_problem(state, id, error))?).await;
+pub(super) async fn delete(proxy: &Proxy, id: &str) -> Result<Response<Body>, Problem> {
+    let deleted = proxy.sessions.delete(id).await;
+    proxy.wait_written(deleted.map_err(|error| change_problem(proxy, id, error))?).await;
     Ok(ok(&json!({"deleted": id})))
 }
 
-pub(super) async fn freeze(state: &Proxy, id: &str) -> Result<Response<Body>, Problem> {
-    let frozen = state.sessions.freeze(id).await;
-    let (Frozen { version, turns }, ack) = frozen.map_err(|error| change_problem(state, id, error))?;
-    super::wait_written(state, ack).await;
+pub(super) async fn freeze(proxy: &Proxy, id: &str) -> Result<Response<Body>, Problem> {
+    let frozen = proxy.sessions.freeze(id).await;
+    let (Frozen { version, turns }, ack) = frozen.map_err(|error| change_problem(proxy, id, error))?;
+    proxy.wait_written(ack).await;
     Ok(ok(&json!({"session": id, "version": version, "turns": turns})))
 }
 
-pub(super) async fn reward(state: &Proxy, id: &str, request: RewardRequest) -> Result<Response<Body>, Problem> {
-    let RewardRequest { reward, leaf, generation } = request;
+pub(super) async fn reward(proxy: &Proxy, id: &str, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    let body = read_request(proxy, request, LARGEST_REWARD).await.map_err(|problem| match problem.code.status {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
+            ErrorCode::REWARD_TOO_LARGE,
+            format!("the body is larger than {LARGEST_REWARD} bytes: every exported row holds its reward"),
+        ),
+        _ => problem,
+    })?;
+    let RewardRequest { reward, leaf, generation } = decode_json(&body).await?;
     if !reward.is_object() && !reward.as_f64().is_some_and(f64::is_finite) {
-        return Err(Problem::bad(format!("reward: must be a number or an object, not {reward}")));
+        return Err(Problem::bad_request(format!("reward: must be a number or an object, not {reward}")));
     }
-    let set = state.sessions.reward(id, RewardTarget { leaf, generation }, reward).await;
-    let (session, ack) = set.map_err(|error| change_problem(state, id, error))?;
-    super::wait_written(state, ack).await;
+    let set = proxy.sessions.reward(id, RewardTarget { leaf, generation }, reward).await;
+    let (session, ack) = set.map_err(|error| change_problem(proxy, id, error))?;
+    proxy.wait_written(ack).await;
     // no exported row has the reward of a turn that is not, or is no longer, the leaf of a path
     let applies = match leaf {
         Some(leaf) => offload(move || session.ends_path(leaf)).await,
@@ -188,30 +215,29 @@ pub(super) async fn reward(state: &Proxy, id: &str, request: RewardRequest) -> R
 }
 
 /// The problem of a change of a session.
-fn change_problem(state: &Proxy, id: &str, error: SessionError) -> Problem {
+fn change_problem(proxy: &Proxy, id: &str, error: SessionError) -> Problem {
     match error {
-        SessionError::Unknown => super::no_session(state, id),
-        error => session_problem(id, error),
+        SessionError::Unknown => missing(proxy, id),
+        error => Problem::session(id, error),
     }
 }
 
 /// Returns the function that computes the statistics of a path.
-#[must_use]
-pub(crate) fn annotate(state: &Proxy) -> Annotate {
-    let tokens = state.think_tokens();
+pub(crate) fn annotate(proxy: &Proxy) -> Annotate {
+    let tokens = proxy.think_tokens();
     Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
 
 /// Returns every path of a session, also those that are not exported.
-pub(super) fn trajectories(state: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
-    let session = session(state, id)?;
-    let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| session_problem(id, error))?;
+pub(super) fn trajectories(proxy: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let session = find(proxy, id)?;
+    let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| Problem::session(id, error))?;
     let (mut rows, out) = snapshot.rows(true);
     let repeated = repeated_rows(&rows);
     rows.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
     rows.sort_by_key(Row::leaf);
-    let annotate = annotate(state);
+    let annotate = annotate(proxy);
     let head = json!({
         "session": id,
         "version": snapshot.version,
@@ -227,5 +253,32 @@ pub(super) fn trajectories(state: &Proxy, id: &str, query: Query) -> Result<Resp
         Bytes::from(text)
     });
     let chunks = std::iter::once(Bytes::from(head)).chain(entries).chain(std::iter::once(Bytes::from_static(b"]}")));
-    Ok(stream_reply("application/json", None, Box::new(chunks)))
+    Ok(stream_response("application/json", None, Box::new(chunks)))
+}
+
+/// Shows a path: without `from` everything except its tokens, else the tokens from there on.
+pub(super) fn path(proxy: &Proxy, id: &str, leaf: &str, query: Query) -> Result<Response<Body>, Problem> {
+    let leaf = leaf
+        .parse()
+        .map_err(|_| Problem::bad_request(format!("a path is named by the number of its last turn, not {leaf:?}")))?;
+    let session = find(proxy, id)?;
+    let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| Problem::session(id, error))?;
+    let mut path = snapshot.path(leaf).map_err(|error| Problem::session(id, error))?;
+    let mut text = Vec::new();
+    match query.from {
+        Some(from) => {
+            let limit = query.limit.unwrap_or(TOKENS.0).clamp(1, TOKENS.1);
+            part::tokens(&path, from..from.saturating_add(limit), &mut text);
+        }
+        None => {
+            let (rows, _) = snapshot.rows(true);
+            let mut repeated = rows.iter().zip(repeated_rows(&rows));
+            path.repeats_sample = repeated.any(|(row, repeats)| repeats && row.leaf() == leaf);
+            part::head(&path, Some(&annotate(proxy)), &mut text);
+            text.pop();
+            let think = proxy.think_tokens().map(|tokens| json!({"start": tokens.start, "end": tokens.end}));
+            text.extend_from_slice(format!(",\"think\":{}}}", json!(think)).as_bytes());
+        }
+    }
+    Ok(json_response(StatusCode::OK, text))
 }

@@ -4,16 +4,15 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Problem;
-use crate::entropy::TopK;
-use crate::entropy::{Dtype, Logits};
+use crate::entropy::{Dtype, Logits, TopK};
 use crate::logits::safetensors::RowNumbers;
 use crate::logits::shm::FileRange;
 use crate::logits::slices;
 use crate::logprobs::Rows;
 use crate::serve::body::Body;
+use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
-use crate::serve::reply::json_reply;
+use crate::serve::response::json_response;
 
 /// The maximum bytes of a body.
 pub(super) const LARGEST: u64 = 4 << 20;
@@ -24,7 +23,7 @@ const MAX_VALUES: usize = 1 << 16;
 /// Whole rows, top-k rows, or a file that holds rows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Slice {
+pub(super) struct JsonSlice {
     /// Whole rows of equal width.
     logits: Option<Vec<Vec<f32>>>,
     /// One for each row, one for all rows, or none.
@@ -41,10 +40,11 @@ pub(super) struct Slice {
     pub(super) shm: Option<FileRange>,
 }
 
-impl Slice {
-    /// Parses the JSON body.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, Problem> {
-        let slice: Self = serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body: {error}")))?;
+impl JsonSlice {
+    /// Decodes a body.
+    pub(super) fn decode(body: &[u8]) -> Result<Self, Problem> {
+        let slice: Self =
+            serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body: {error}")))?;
         // every member is named, so that a new member breaks the build here
         let alone = matches!(
             &slice,
@@ -59,20 +59,20 @@ impl Slice {
             }
         );
         if slice.shm.is_some() && !alone {
-            return Err(Problem::bad("nothing goes with shm: the whole slice is in the file"));
+            return Err(Problem::bad_request("nothing goes with shm: the whole slice is in the file"));
         }
         Ok(slice)
     }
-}
 
-/// Measures the rows of a body.
-pub(super) fn measure(state: &Proxy, slice: &Slice) -> Result<Response<Body>, Problem> {
-    let body = match (&slice.logits, &slice.top_logprobs) {
-        (Some(rows), None) => measure_logits(state, slice, rows)?,
-        (None, Some(rows)) => measure_top_k(state, slice, rows)?,
-        _ => return Err(Problem::bad("the body must have exactly one of logits, top_logprobs and shm")),
-    };
-    Ok(json_reply(StatusCode::OK, body))
+    /// Measures the rows.
+    pub(super) fn measure(&self, proxy: &Proxy) -> Result<Response<Body>, Problem> {
+        let body = match (&self.logits, &self.top_logprobs) {
+            (Some(rows), None) => measure_logits(proxy, self, rows)?,
+            (None, Some(rows)) => measure_top_k(proxy, self, rows)?,
+            _ => return Err(Problem::bad_request("the body must have exactly one of logits, top_logprobs and shm")),
+        };
+        Ok(json_response(StatusCode::OK, body))
+    }
 }
 
 fn check_size(rows: &[Vec<f32>]) -> Result<(), Problem> {
@@ -81,53 +81,53 @@ fn check_size(rows: &[Vec<f32>]) -> Result<(), Problem> {
         return Ok(());
     }
     let message = format!("JSON is for up to {MAX_VALUES} values, not {count}; send larger slices as safetensors");
-    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
+    Err(Problem::new(ErrorCode::TOO_LARGE, message))
 }
 
-fn measure_logits(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+fn measure_logits(proxy: &Proxy, slice: &JsonSlice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
     check_size(rows)?;
     if slice.logprobs.is_some() || slice.vocab_size.is_some() {
-        return Err(Problem::bad("logprobs and vocab_size belong to top_logprobs, not to logits"));
+        return Err(Problem::bad_request("logprobs and vocab_size belong to top_logprobs, not to logits"));
     }
     let vocab = rows.first().map_or(1, Vec::len);
     if let Some(at) = rows.iter().position(|row| row.len() != vocab) {
         let message = format!("logits[{at}] has {} values and logits[0] has {vocab}", rows[at].len());
-        return Err(Problem::bad(message));
+        return Err(Problem::bad_request(message));
     }
     let shape = slices::SliceShape::try_new(Dtype::F32, rows.len(), vocab, MAX_VALUES);
-    let shape = shape.map_err(|error| Problem::bad(format!("logits: {error}")))?;
+    let shape = shape.map_err(|error| Problem::bad_request(format!("logits: {error}")))?;
     let side = slices::SliceColumns {
         temperature: slice.temperature.clone().unwrap_or_default(),
         chosen: slice.token_ids.clone().unwrap_or_default(),
     };
-    side.check(shape).map_err(|error| Problem::bad(error.to_string()))?;
+    side.check(shape).map_err(|error| Problem::bad_request(error.to_string()))?;
     let bytes: Vec<u8> = rows.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
     let logits =
         Logits { dtype: Dtype::F32, vocab, bytes: &bytes, temperature: &side.temperature, chosen: &side.chosen };
     let mut stats = Vec::new();
-    state.generator.context.backend.rows(&logits, &mut stats);
+    proxy.generator.context.backend.rows(&logits, &mut stats);
     Ok(RowNumbers::new(&stats, !side.chosen.is_empty()).to_json())
 }
 
-fn measure_top_k(state: &Proxy, slice: &Slice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
+fn measure_top_k(proxy: &Proxy, slice: &JsonSlice, rows: &[Vec<f32>]) -> Result<Vec<u8>, Problem> {
     check_size(rows)?;
     if slice.temperature.is_some() || slice.token_ids.is_some() {
-        return Err(Problem::bad("temperature and token_ids belong to logits, not to top_logprobs"));
+        return Err(Problem::bad_request("temperature and token_ids belong to logits, not to top_logprobs"));
     }
     let chosen = slice.logprobs.as_deref().unwrap_or_default();
     if !chosen.is_empty() && chosen.len() != rows.len() {
         let message = format!("logprobs has {} values for {} rows: one for each row", chosen.len(), rows.len());
-        return Err(Problem::bad(message));
+        return Err(Problem::bad_request(message));
     }
     if slice.vocab_size == Some(0) {
-        return Err(Problem::bad("vocab_size must be at least 1"));
+        return Err(Problem::bad_request("vocab_size must be at least 1"));
     }
     let mut batch = Rows::new();
     rows.iter().for_each(|row| batch.push_row(row));
     let chosen: Vec<f32> = chosen.iter().map(|logprob| logprob.unwrap_or(f32::NAN)).collect();
     let mut stats = Vec::new();
     let batch = TopK { rows: &batch, chosen: &chosen, vocab: slice.vocab_size, stats: true };
-    state.generator.context.backend.top_k(&batch, &mut stats);
+    proxy.generator.context.backend.top_k(&batch, &mut stats);
     let mut object = Map::new();
     object.insert("rows".to_owned(), json!(stats.len()));
     object.insert("unit".to_owned(), json!("nats"));

@@ -16,70 +16,49 @@ use crate::serve::body::{Body, EncodedBody};
 use crate::serve::data::generate;
 use crate::serve::proxy::Proxy;
 
-/// Builds the reply to a request of an API. Error replies also acknowledge their events once the client has read them.
+/// Builds the response to a request of an API. Error responses also acknowledge their events once the client has read them.
 ///
 /// # Errors
-/// [`NoTokenIds`] if the reply cannot be encoded, because the engine reported no ids.
-pub(super) async fn reply(
-    state: &Proxy,
+/// [`Error::NoTokenIds`] if the engine reported no token ids, from which the reply would be encoded.
+pub(super) async fn encode(
+    proxy: &Proxy,
     api: Arc<dyn Api>,
     generation: Generation,
     encoder: Box<dyn ReplyEncoder>,
-) -> Result<Response<Body>, NoTokenIds> {
+) -> Result<Response<Body>, Error> {
     let Generation { mut head, mut events } = generation;
     head.headers.remove(header::CONTENT_LENGTH);
-    Ok(match start(state, &api, &head, &mut events, encoder).await {
+    Ok(match start(proxy, &api, &head, &mut events, encoder).await {
         Ok(ReplyStart::Whole(body)) => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
         }
         Ok(ReplyStart::Stream { encoder, first }) => {
-            let configured = Some(state.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
+            let configured = Some(proxy.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
             let keepalive = configured.into_iter().chain(encoder.encoder.keepalive_interval()).min();
             let body = EncodedBody::stream(events, Box::new(encoder), keepalive).with_prefix(first);
             Response::from_parts(head, Body::encoded(body))
         }
-        Err(ReplyFailure::Engine(error)) => refused(head, error, events),
-        Err(ReplyFailure::Proxy(error)) => refused(error.head(), api.error(error.status(), error.to_string()), events),
-        Err(ReplyFailure::NoTokenIds) => return Err(NoTokenIds),
+        Err(ReplyFailure::Proxy(error @ Error::NoTokenIds)) => return Err(error),
+        Err(ReplyFailure::Proxy(error)) => {
+            error_response(error.head(), api.error(error.status(), error.to_string()), events)
+        }
+        Err(ReplyFailure::Engine(error)) => error_response(head, error, events),
     })
 }
 
-/// The engine reported no token ids, from which the reply would be encoded.
-#[derive(Debug)]
-pub(super) struct NoTokenIds;
-
-/// Builds the reply to a request that the engine's own endpoint serves. The client gets the engine's bytes.
+/// Builds the response to a request that the engine's own endpoint serves. The client gets the engine's bytes.
 pub(super) fn unencoded(api: &dyn Api, generation: Generation) -> Response<Body> {
     let Generation { head, mut events } = generation;
     let event = events.take_whole();
     if let Some(EventKind::Failed(error)) = event.as_ref().map(|event| &event.kind) {
-        return refused(head, api.error(error.status(), error.to_string()), events);
+        return error_response(head, api.error(error.status(), error.to_string()), events);
     }
-    generate::native(head, event, events)
+    generate::raw_response(head, event, events)
 }
 
-/// Builds a reply that needs no generation.
-pub(super) fn without_generation(state: &Proxy, reply: EncodedReply) -> Response<Body> {
-    let (status, body) = match reply {
-        Ok(body) => (StatusCode::OK, body),
-        Err(error) => (error.status, error.body),
-    };
-    let mut reply = Response::new(Body::full(state.budget.hold(body)));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    reply
-}
-
-/// Builds a reply of events that needs no generation.
-pub(super) fn stream_without_generation(events: String) -> Response<Body> {
-    let mut reply = Response::new(Body::full(events));
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    reply
-}
-
-/// Replies an error. It keeps the engine's headers, such as `retry-after`.
-fn refused(mut head: response::Parts, error: ApiError, events: Events) -> Response<Body> {
+/// Builds an error response. It keeps the engine's headers, such as `retry-after`.
+fn error_response(mut head: response::Parts, error: ApiError, events: Events) -> Response<Body> {
     head.status = error.status;
     head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Response::from_parts(head, Body::encoded(EncodedBody::whole(error.body.into(), events)))
@@ -100,10 +79,8 @@ enum ReplyStart {
 enum ReplyFailure {
     /// The engine replied an error.
     Engine(ApiError),
-    /// The engine's reply was cut off or is malformed.
+    /// The engine's reply was cut off, is malformed or has no token ids.
     Proxy(Error),
-    /// The engine reported no token ids.
-    NoTokenIds,
 }
 
 impl From<Error> for ReplyFailure {
@@ -116,7 +93,7 @@ impl From<Error> for ReplyFailure {
 const DEFERRED_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn start(
-    state: &Proxy,
+    proxy: &Proxy,
     api: &Arc<dyn Api>,
     head: &response::Parts,
     events: &mut Events,
@@ -125,22 +102,22 @@ async fn start(
     if head.status != StatusCode::OK {
         let body = match events.take_whole() {
             Some(event) if matches!(event.kind, EventKind::Failed(Error::NoTokenIds)) => {
-                return Err(ReplyFailure::NoTokenIds);
+                return Err(Error::NoTokenIds.into());
             }
             Some(event) => event.raw().clone(),
-            None => events.gather(LARGEST_ERROR, state.budget.reply()).await.unwrap_or_default(),
+            None => events.gather(LARGEST_ERROR, proxy.budget.reply()).await.unwrap_or_default(),
         };
         return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
     }
     if !headers::is_event_stream(&head.headers) {
-        let encoded = encode_whole(state, &**api, events, &*encoder).await?;
+        let encoded = encode_whole(proxy, &**api, events, &*encoder).await?;
         return encoded.map(ReplyStart::Whole).map_err(ReplyFailure::Engine);
     }
-    let limit = state.config.limits.max_reply_bytes;
+    let limit = proxy.config.limits.max_reply_bytes;
     let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit, has_failed: false };
     let timeout = match encoder.encoder.first_event_timeout() {
         _ if events.are_deferred() => Some(DEFERRED_TIMEOUT),
-        None if !state.config.chat.sse_keepalive.is_zero() => Some(Duration::ZERO),
+        None if !proxy.config.chat.sse_keepalive.is_zero() => Some(Duration::ZERO),
         timeout => timeout,
     };
     let mut first = Vec::new();
@@ -179,12 +156,12 @@ async fn read_end(api: &dyn Api, events: &mut Events) {
 }
 
 fn upstream(message: String) -> Error {
-    Error::Upstream { status: StatusCode::BAD_GATEWAY, message }
+    Error::Upstream { message }
 }
 
 /// Encodes the body of a reply that does not stream.
 async fn encode_whole(
-    state: &Proxy,
+    proxy: &Proxy,
     api: &dyn Api,
     events: &mut Events,
     encoder: &dyn ReplyEncoder,
@@ -192,7 +169,7 @@ async fn encode_whole(
     let event = match events.take_whole() {
         Some(event) => event,
         None => {
-            let body = events.gather(state.config.limits.max_reply_bytes, state.budget.reply()).await;
+            let body = events.gather(proxy.config.limits.max_reply_bytes, proxy.budget.reply()).await;
             let body = body.map_err(|error| match error {
                 GatherError::NoRoom => Error::Unavailable { message: error.to_string() },
                 error => upstream(error.to_string()),
@@ -254,7 +231,7 @@ struct ApiEventEncoder {
     encoder: Box<dyn ReplyEncoder>,
     /// The encoding of the current event.
     text: String,
-    /// `--max-reply-bytes`.
+    /// The maximum bytes of an event.
     limit: u64,
     /// The stream has an error event.
     has_failed: bool,
@@ -285,7 +262,7 @@ impl EventEncoder for ApiEventEncoder {
                 return Err("the engine sent a malformed event".into());
             }
             EventKind::Unparsed(UnparsedReason::Piece) => {
-                return Err(format!("an event is larger than {} bytes; see --max-reply-bytes", self.limit).into());
+                return Err(format!("an event is larger than {} bytes; see --max-bytes-in-flight", self.limit).into());
             }
         }
         out.extend_from_slice(self.text.as_bytes());
