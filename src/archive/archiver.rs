@@ -137,7 +137,7 @@ impl<S: FinishedSource> Archiver<S> {
     }
 }
 
-/// When the oldest path of a partition finished that is not archived, at the earliest.
+/// The earliest time at which the oldest unarchived path of a partition can have finished.
 #[derive(Debug, Default)]
 struct Age(Mutex<Option<Instant>>);
 
@@ -223,7 +223,7 @@ impl<S: FinishedSource> Worker<'_, S> {
         }
     }
 
-    /// Passes the manifests of other archivers.
+    /// Advances the chain past the manifests of other archivers.
     async fn catch_up(&self, chain: &mut Chain, stop: &mut watch::Receiver<bool>) {
         let storage = &self.archiver.storage;
         let own = chain.clone();

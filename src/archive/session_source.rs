@@ -23,10 +23,10 @@ const RENEWAL: Duration = Duration::from_secs(5);
 /// The time between two attempts to claim a partition that another process has.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// The time between two questions for new paths of a partition that this process has.
+/// The interval of the checks for new paths of a claimed partition.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How long paths wait whose sessions this version cannot read. A process of a later version may take the partition over and archive them.
+/// How long a path waits whose session this version cannot read. A process of a later version may take over the partition and archive it.
 const UNREADABLE: Duration = Duration::from_secs(3600);
 
 /// How long this process does not claim a partition with an unreadable path, so that another one can.
@@ -47,8 +47,8 @@ struct Claim {
     unreadable: Option<(FinishedCursor, Instant)>,
 }
 
-/// The finished paths of the sessions. The positions of a partition are those of its paths. If there are several partitions, this process
-/// reads those that it has claimed, so that processes divide the work.
+/// The finished paths of the sessions. If there are several partitions, this process reads those that it has claimed, so that processes
+/// divide the work.
 #[derive(Debug)]
 pub struct SessionSource {
     sessions: Arc<Sessions>,

@@ -57,7 +57,7 @@ pub struct Summary {
 }
 
 impl Session {
-    /// A snapshot of `version` for an export of the default classes. The default is the last frozen version, or the open one if none is
+    /// A snapshot of `version` for an export of the default classes. Without a version, it is the last frozen one, or the open one if none is
     /// frozen.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Session {
         (state.forest.turns().len(), state.forest.counts().leaves)
     }
 
-    /// How often the numbers of its turns may have changed, because its shared ledger had lost entries.
+    /// The generation of the numbers of its turns. It rises when they may have changed, because the shared ledger had lost entries.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.state().generation

@@ -64,9 +64,9 @@ pub(super) struct Store {
     pub(super) restoration: Restoration,
     /// The id of a store without a log.
     process: ProcessId,
-    /// Whether it is the cache of a ledger, which has each session that may be evicted: an eviction is no change, and publishes no paths.
+    /// Whether it is the cache of a ledger. An eviction from a cache is not recorded and publishes no paths, because the ledger has the session.
     pub(super) is_cache: bool,
-    /// The bytes of changes that sessions lack. They are not those of a session yet.
+    /// The bytes of missing changes, which belong to no session in memory yet.
     pub(super) missing_bytes: Arc<AtomicU64>,
     pub(super) observer: Arc<dyn StoreObserver>,
 }
@@ -166,7 +166,7 @@ impl Store {
         (self.sessions.len(), self.bytes_of(&self.order()))
     }
 
-    /// The bytes of all sessions and of the changes that they lack.
+    /// The bytes of all sessions and of the missing changes.
     pub(super) fn bytes_of(&self, order: &Order) -> u64 {
         u64::try_from(order.bytes).unwrap_or(0) + self.missing_bytes.load(Ordering::Relaxed)
     }

@@ -87,7 +87,7 @@ impl Call {
         (self.turns, self.before) = (Some(turns), before);
     }
 
-    /// Marks the call as a retry of which this process knows no earlier attempt. Another process that shares the sessions may have it.
+    /// Marks the call as a retry whose earlier attempt is unknown to this process. Another process that shares the sessions may have it.
     pub fn mark_retry(&mut self) {
         self.is_retry = true;
     }

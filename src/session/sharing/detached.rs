@@ -11,7 +11,7 @@ use crate::session::state::Session;
 use crate::session::{Cause, Draft, Uid};
 
 impl Sharing {
-    /// Notes whether the ledger lacks changes of a session. It is not evicted then.
+    /// Sets whether the ledger lacks changes of a session. A detached session is not evicted.
     pub(super) fn set_detached(&self, session: &Arc<Session>, is_detached: bool) {
         let mut order = self.store.order();
         let bytes = {
@@ -35,17 +35,17 @@ impl Sharing {
         }
     }
 
-    /// The bytes of the sessions of which the ledger lacks changes, and of the changes that these lack.
+    /// Bytes of the detached sessions and of the missing changes.
     pub(in crate::session) fn detached_bytes(&self) -> u64 {
         self.store.order().pinned_bytes() + self.store.missing_bytes.load(Ordering::Relaxed)
     }
 
-    /// The bytes that they may take. The rest is for sessions of partitions that work.
+    /// The limit of [`Self::detached_bytes`]. The rest of the memory is for sessions of partitions that work.
     pub(super) fn detached_limit(&self) -> u64 {
         self.store.limits.bytes / 4 * 3
     }
 
-    /// Whether they take all of these, so that no further turn is kept that the ledger lacks.
+    /// Whether the limit is reached, so that further detached turns are not kept in memory.
     pub(super) fn is_full_of_detached(&self) -> bool {
         self.detached_bytes() > self.detached_limit()
     }
@@ -60,7 +60,7 @@ impl Sharing {
         self.store.log.append(Record { session: Arc::clone(session), birth, change: Change::Turn(turn) })
     }
 
-    /// Notes in the local log that no turn of the session is detached any more.
+    /// Records in the local log that no turn of the session is detached any more.
     pub(super) fn end_detached(&self, name: &Arc<str>) {
         self.store.log.append_unacknowledged(ProcessRecord::Settled { session: Arc::clone(name) });
     }

@@ -1,4 +1,4 @@
-//! Changes that are neither in the ledger nor in the session in memory, until they are appended.
+//! Missing changes: neither the ledger nor the session in memory has them. They are appended later.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::session::state::Session;
 use crate::session::store::now_ms;
 use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
 
-/// One such change.
+/// A missing change.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub uid: Uid,

@@ -14,11 +14,11 @@ use crate::session::ledger::{Ack, AppendError, Change, LedgerError, Position, Re
 use crate::session::store::now_ms;
 use crate::session::{Draft, Turn, Uid};
 
-/// Changes that wait for their session.
+/// The queued changes of a session.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     jobs: VecDeque<Job>,
-    /// Whether a task works on them.
+    /// Whether a task processes them.
     is_driven: bool,
 }
 
@@ -135,8 +135,8 @@ impl Sharing {
         Err(AppendError::Detached)
     }
 
-    /// Leaves a turn out of the memory, which is full of sessions that the ledger lacks. It is in the local log only, and is read back when
-    /// the ledger works. Without a log it is lost, and its session is incomplete.
+    /// Does not keep a turn in memory, which is full of detached sessions. The turn is in the local log only, and is read back when the ledger
+    /// works. Without a log it is lost, and its session is incomplete.
     async fn leave_out(
         &self,
         line: &Line,

@@ -16,13 +16,13 @@ use crate::session::view::published_leaves;
 /// Paths that are numbered, or sessions that are listed, per lock of the order.
 const PER_LOCK: usize = 64;
 
-/// Turns of the longest session that is walked on the caller's thread. The caller may be a task, so longer sessions use a blocking thread.
+/// The most turns of a session that is finished on the caller's thread. The caller may be a task, so longer sessions use a blocking thread.
 const SHORT: u32 = 256;
 
-/// The work of a caller that makes room on its own thread, in units of [`eviction_work`]. It takes about half a millisecond.
+/// The most eviction work on the thread of a caller, in units of [`eviction_work`]: about half a millisecond.
 const OWN_WORK: u64 = 512;
 
-/// The work of checking a session is 1; this is the work of evicting it. A unit takes about a microsecond.
+/// The cost of evicting a session, in units of about a microsecond. Checking a session costs 1.
 fn eviction_work(turns: u32, bytes: u64) -> u64 {
     8 + u64::from(turns) + bytes / (64 << 10)
 }
@@ -30,7 +30,7 @@ fn eviction_work(turns: u32, bytes: u64) -> u64 {
 /// One wait for the log.
 const WAIT: Duration = Duration::from_millis(1);
 
-/// The time that a sweep may still wait for the log. A disk that hangs must not stop evictions.
+/// The remaining time that a sweep may wait for the log. A disk that hangs must not stop evictions.
 struct LogWait(Duration);
 
 impl Default for LogWait {
@@ -128,8 +128,8 @@ impl Store {
         self.evict_within(u64::MAX, || self.wait_for_log(wait));
     }
 
-    /// Waits while many records wait to be stored. A sweep appends records faster than a disk may store them, and a full queue rejects the
-    /// records of calls too.
+    /// Waits while the log is behind: a sweep may append records faster than the disk stores them, and a full queue rejects the records of
+    /// calls as well.
     fn wait_for_log(&self, wait: &mut LogWait) {
         while self.log.is_behind() && wait.0 > Duration::ZERO {
             wait.0 = wait.0.saturating_sub(WAIT);
@@ -147,8 +147,8 @@ impl Store {
         off_runtime(move || evicting.0.evict());
     }
 
-    /// Does at most this much work. Calls `pause` before each eviction of an expired session, without a lock; above the byte limit it does not
-    /// wait. Returns whether nothing is left to evict.
+    /// Evicts sessions within this amount of work. Calls `pause`, without a lock, before it evicts an expired session, but not above the byte
+    /// limit. Returns true if no session is left to evict.
     pub(in crate::session) fn evict_within(&self, mut work: u64, mut pause: impl FnMut()) -> bool {
         let now = Instant::now();
         let mut passed = 0;
@@ -206,7 +206,7 @@ impl Store {
         state.running > 0 || state.is_detached || self.pending.has(id)
     }
 
-    /// Removes a session, unless it is removed already or `may` returns false. The record, if any, is appended before the name becomes free.
+    /// Removes a session, unless it was removed before or `may` returns false. The record, if any, is appended before the name can be reused.
     pub(in crate::session) fn forget(
         &self,
         order: &mut Order,

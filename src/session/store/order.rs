@@ -33,8 +33,7 @@ pub struct EvictedSession {
     pub at_ms: u64,
 }
 
-/// The index. Every session is in `born`, and in `used` unless it is pinned: nothing that may be evicted is searched for among sessions that
-/// may not.
+/// The index. Every session is in `born`, and in `used` unless it is pinned, so a search for sessions to evict skips no pinned ones.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Order {
     born: BTreeMap<u64, Arc<Session>>,
@@ -45,9 +44,9 @@ pub(in crate::session) struct Order {
     /// The number of sessions that were created in this process.
     begun: u64,
     numbers: u64,
-    /// Bytes of all sessions. Below 0 for a moment if a session is removed before its last turn is counted.
+    /// Bytes of all sessions. Temporarily negative if a session is removed before its last turn is counted.
     pub(in crate::session) bytes: i64,
-    /// Those of pinned sessions.
+    /// Bytes of pinned sessions.
     pinned_bytes: i64,
     pub(in crate::session) evicted: VecDeque<EvictedSession>,
     pub(in crate::session) finished: FinishedPaths,

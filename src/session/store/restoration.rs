@@ -13,7 +13,7 @@ pub struct RestoreProgress {
     pub total: u64,
 }
 
-/// The state of a restoration. Before it begins it counts as ended.
+/// The state of a restoration. It counts as ended until it begins.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Restoration {
     running: watch::Sender<bool>,

@@ -24,12 +24,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Where a primary is.
+/// The address of a primary.
 #[derive(Debug, Clone)]
 pub(super) enum NodeAddress {
-    /// Where the URL says.
+    /// The address in the URL.
     Url,
-    /// A node of a cluster. It is new if the map had others before, so that some of its slots were those of another node.
+    /// A node of a cluster. It is new if an earlier map lacked it, so that another node had some of its slots.
     Node { address: Address, is_new: bool },
 }
 
