@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use serde_json::json;
 
 use crate::engine::sglang::routes::{self, Route, RouteKind};
-use crate::generation::measure::number;
+use crate::generation::entropy_lists::number;
 use crate::json::percent_decode;
 use crate::metrics::Metrics;
 use crate::serve::access_log::AccessRecord;
