@@ -3,23 +3,12 @@
 //! Values and row ends are in two flat vectors, so a batch needs two allocations, which [`Rows::clear`] keeps. A kernel can read all values
 //! of a batch as one slice.
 
-use std::fmt;
-
 /// Rows of logprobs in nats, each as long as the engine reported. An empty row is a missing one.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Rows {
     values: Vec<f32>,
     /// `ends[i]` is one past the last value of row `i`; never decreasing, at most `values.len()`.
     ends: Vec<usize>,
-}
-
-/// Values that do not split into whole rows of `width`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotWholeRows {
-    /// The number of values.
-    pub values: usize,
-    /// The row width.
-    pub width: usize,
 }
 
 impl Rows {
@@ -58,11 +47,6 @@ impl Rows {
         self.ends.push(self.values.len());
     }
 
-    /// Removes the values of the open row, after an error inside a row.
-    pub fn discard_open(&mut self) {
-        self.values.truncate(self.closed());
-    }
-
     /// Adds `logprobs` as one row.
     pub fn push_row(&mut self, logprobs: &[f32]) {
         self.extend_open(logprobs);
@@ -72,31 +56,6 @@ impl Rows {
     /// Adds a missing row (a `null` in the response).
     pub fn push_missing(&mut self) {
         self.end_row();
-    }
-
-    /// Adds rows of `width` values each. The row before them must be closed.
-    ///
-    /// # Errors
-    ///
-    /// [`NotWholeRows`] if the number of values is not a multiple of `width`; then nothing is added.
-    pub fn extend_uniform(
-        &mut self,
-        logprobs: impl IntoIterator<Item = f32>,
-        width: usize,
-    ) -> Result<(), NotWholeRows> {
-        debug_assert_eq!(self.closed(), self.values.len(), "a row is still open");
-        let before = self.values.len();
-        self.values.extend(logprobs);
-        let added = self.values.len() - before;
-        if added == 0 {
-            return Ok(());
-        }
-        if width == 0 || !added.is_multiple_of(width) {
-            self.values.truncate(before);
-            return Err(NotWholeRows { values: added, width });
-        }
-        self.ends.extend((1..=added / width).map(|row| before + row * width));
-        Ok(())
     }
 
     /// Adds `rows` rows of `width` zeros and returns them, for a decoder that writes in place.
@@ -162,14 +121,6 @@ impl Rows {
     }
 }
 
-impl fmt::Display for NotWholeRows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} values do not make whole rows of {}", self.values, self.width)
-    }
-}
-
-impl std::error::Error for NotWholeRows {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,25 +139,15 @@ mod tests {
         assert_eq!(seen, [&[][..], &[-0.1, -2.5], &[-1.0, -2.0, -3.0], &[]]);
         rows.push(-9.0);
         assert_eq!(rows.values().len(), 5, "an open row is not part of the batch yet");
-        rows.discard_open();
-        rows.push_row(&[-7.0]);
-        assert_eq!(rows.row(4), [-7.0], "a discarded value must not leak into the next row");
         rows.clear();
         assert_eq!((rows.len(), rows.values().len()), (0, 0));
     }
 
     #[test]
-    fn uniform_rows_are_whole_or_refused() {
+    fn zeroed_rows_are_written_in_place() {
         let mut rows = Rows::new();
         rows.push_row(&[-1.0]);
-        rows.extend_uniform([-1.0, -2.0, -3.0, -4.0], 2).unwrap();
-        assert_eq!(rows.row(2), [-3.0, -4.0]);
-        let refused = rows.extend_uniform([-1.0; 5], 2).unwrap_err();
-        assert_eq!(refused.to_string(), "5 values do not make whole rows of 2");
-        assert!(rows.extend_uniform([-1.0], 0).is_err(), "no row is 0 wide");
-        assert!(rows.extend_uniform([], 0).is_ok(), "nothing is whole at any width");
-        assert_eq!(rows.values().len(), 5, "a refused batch must leave no trace");
         rows.extend_zeroed(2, 3)[5] = -8.0;
-        assert_eq!(rows.row(4), [0.0, 0.0, -8.0]);
+        assert_eq!((rows.row(1), rows.row(2)), (&[0.0; 3][..], &[0.0, 0.0, -8.0][..]));
     }
 }

@@ -1,7 +1,7 @@
 //! Captures one reply: parses its numbers, measures and adds entropies, and removes the forced members.
 
 mod chat;
-mod tally;
+mod measure;
 
 use std::sync::Arc;
 use std::time::Duration;

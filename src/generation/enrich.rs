@@ -6,7 +6,7 @@ use std::io::Write;
 use crate::engine::plan::EntropyRequest;
 use crate::engine::reason::Reason;
 use crate::entropy::Estimator;
-use crate::generation::measure::{ListContent, STATS};
+use crate::generation::entropy_lists::{ListContent, STATS};
 use crate::generation::sequence::Sequence;
 use crate::json::Edit;
 use crate::session::EntropyMethod;

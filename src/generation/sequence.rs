@@ -1,18 +1,18 @@
 //! The tokens and measurements of one sequence of a reply.
 
 mod content;
-mod own;
+mod exact;
 
 use content::EventLists;
 pub(crate) use content::{Anomaly, ExpectedContent};
-pub(crate) use own::ExactFailure;
+pub(crate) use exact::ExactFailure;
 
 use bytes::Bytes;
 
 use crate::engine::events::{Array, Chunk, KnownPrefix};
 use crate::engine::plan::ExactSource;
 use crate::engine::reason::Reason;
-use crate::generation::measure::{EntropyLists, ListContent};
+use crate::generation::entropy_lists::{EntropyLists, ListContent};
 
 #[derive(Debug)]
 pub(crate) struct Sequence {

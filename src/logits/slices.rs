@@ -5,10 +5,10 @@
 
 #[cfg(feature = "cuda")]
 mod device;
-mod entry;
 mod intake;
+mod job;
 mod pool;
-mod rows;
+mod shape;
 mod slot;
 
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::metrics::Metrics;
 
 #[cfg(feature = "cuda")]
 use device::{Device, DeviceBackend, DeviceShare};
-pub use entry::MeasureError;
-pub(super) use entry::Measured;
-pub(super) use entry::SlotJob;
-#[cfg(feature = "cuda")]
-pub(super) use entry::SlotLayout;
 pub use intake::Intake;
 use intake::PendingRows;
+pub use job::MeasureError;
+pub(super) use job::Measured;
+pub(super) use job::SlotJob;
+#[cfg(feature = "cuda")]
+pub(super) use job::SlotLayout;
 use pool::Pool;
 #[cfg(feature = "cuda")]
-pub(super) use rows::TEMPERATURES;
-pub use rows::{InvalidSlice, SliceColumns, SliceShape};
+pub(super) use shape::TEMPERATURES;
+pub use shape::{InvalidSlice, SliceColumns, SliceShape};
 #[cfg(feature = "cuda")]
 pub(super) use slot::Memory;
 use slot::Reserved;

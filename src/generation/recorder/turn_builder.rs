@@ -9,7 +9,7 @@ use super::CapturedOutput;
 use crate::columns::{COLUMNS, Column, ColumnFault};
 use crate::engine::events::Chunk;
 use crate::engine::sglang::extras;
-use crate::generation::measure::ListContent;
+use crate::generation::entropy_lists::ListContent;
 use crate::generation::sequence::Anomaly;
 use crate::session::{EpochMark, Fault};
 

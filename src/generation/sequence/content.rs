@@ -4,7 +4,7 @@
 use super::Sequence;
 use crate::engine::capabilities::StreamMode;
 use crate::engine::events::Chunk;
-use crate::generation::measure::ListContent;
+use crate::generation::entropy_lists::ListContent;
 
 /// What the events of a stream are expected to hold. Each event is checked against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::entry::{Measured, SlotJob, SlotLayout};
+use super::job::{Measured, SlotJob, SlotLayout};
 use super::slot::Reserved;
 use super::{InvalidSlice, MeasureError, SLOT_BYTES, SliceColumns, SliceShape, Slices, Slot, SlotPool};
 use crate::entropy::RowStats;

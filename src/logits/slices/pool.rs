@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::entry::SlotJob;
+use super::job::SlotJob;
 use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::entropy::{Backend, Dtype};
-    use crate::logits::slices::entry::SlotLayout;
+    use crate::logits::slices::job::SlotLayout;
     use crate::logits::slices::{MAX_VOCAB, SLOT_BYTES, Slot, SlotPool};
 
     #[tokio::test]

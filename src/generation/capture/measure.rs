@@ -10,7 +10,7 @@ use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
 use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::EntropyInfo;
-use crate::generation::measure::ListContent;
+use crate::generation::entropy_lists::ListContent;
 use crate::generation::sequence::EventStep;
 
 impl Capture {
