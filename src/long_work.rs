@@ -1,5 +1,4 @@
-//! Work that would delay the other requests of a worker thread: parsing and comparing long bodies, and what the control port does with many
-//! sessions or turns.
+//! Work that would block a runtime thread: parsing and comparing long bodies, and calls of the control port about many sessions or turns.
 
 use std::num::NonZero;
 use std::sync::{Arc, LazyLock, Weak};
@@ -17,16 +16,16 @@ const LONG_REQUEST: usize = 128 << 10;
 /// has 133 kB; moving the other tasks to another thread costs more than half of the work on it.
 const LONG_REPLY: usize = 512 << 10;
 
-/// Bytes that take some tens of milliseconds. Shorter bodies do not wait for these.
+/// Bytes of a body that takes some tens of milliseconds. Shorter bodies do not wait for such bodies.
 const VERY_LONG: usize = 4 << 20;
 
-/// How long a permit is offered to the first in the queue. One that takes it later queues anew.
+/// How long a permit is offered to the first waiter. A waiter that does not take it in time queues again.
 const OFFER: Duration = Duration::from_millis(250);
 
-/// Long bodies that are worked on at a time; each may take a thread.
+/// Permits for concurrent work on long bodies; each may take a thread.
 static LONG_BODIES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(4 * processors())));
 
-/// Very long bodies in work at a time: half of the processors, so that the workers keep the other half.
+/// Permits for concurrent work on very long bodies: half of the processors, so that the runtime keeps the other half.
 static VERY_LONG_BODIES: LazyLock<Arc<Semaphore>> =
     LazyLock::new(|| Arc::new(Semaphore::new((processors() / 2).max(1))));
 
@@ -194,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// How long a test waits for what should come at once.
+    /// The timeout of an event that should happen at once.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -49,23 +49,21 @@ use crate::serve::request_info::{Port, Protocol, RequestInfo};
 use layers::admit::{Permits, check_restored};
 use layers::authenticate::authenticate;
 use layers::{CloseConnection, Rejection, RequestLayer, classify, observe, validate};
-pub use reply_body::ReplyBody;
+use reply_body::ReplyBody;
 
 /// The state that both ports share.
 #[derive(Debug, Clone)]
-pub struct SharedState {
-    /// The parts that the routes use.
+pub(crate) struct SharedState {
     pub proxy: Arc<Proxy>,
     /// The APIs of the data port, by path.
     pub apis: Arc<Apis>,
-    /// The request permits.
     pub permits: Arc<Semaphore>,
     /// True once the drain time of the data port has passed and it closes the remaining connections.
     pub cutting: Arc<AtomicBool>,
 }
 
 /// Returns the service of a port. It drains when `phase` requires it.
-pub fn port(
+pub(crate) fn port(
     shared: &SharedState,
     port: Port,
     phase: watch::Receiver<Phase>,
@@ -82,7 +80,10 @@ pub fn port(
     let routes = Arc::new(Routes { port, proxy, grpc });
     type Received = Request<Incoming>;
     ServiceBuilder::new()
-        .layer(RequestLayer(move |request: &mut Received| Ok(classify(port, &apis, request))))
+        .layer(RequestLayer(move |request: &mut Received| {
+            classify(port, &apis, request);
+            Ok(())
+        }))
         .layer(RequestLayer(move |request: &mut Received| Ok(observe(&metrics, &cutting, request))))
         .layer(RequestLayer(move |request: &mut Received| Ok(CloseConnection::new(&phase, request))))
         .layer(RequestLayer(|request: &mut Received| validate::check(request).map_err(Rejection::Invalid)))

@@ -1,4 +1,4 @@
-//! The configuration of TLS clients from PEM files: of the commands that call a control port, and of the shared ledger.
+//! The TLS of clients, from PEM files: for the shared ledger and for commands that call a control port.
 //!
 //! The CAs of the system are never used, because servers and CAs belong to the operator.
 
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// The certificate of a client, for servers that ask for one.
+/// A client certificate, for servers with mutual TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// PEM file with its certificate chain.
@@ -20,13 +20,13 @@ pub struct ClientCertificate {
     pub key: PathBuf,
 }
 
-/// Sets the provider of cryptography for clients that make their own configuration: those of object storage and of control ports.
+/// Installs the default crypto provider, which the clients of object storage and of control ports use.
 pub(crate) fn install_provider() {
     #[expect(clippy::let_underscore_must_use, reason = "an error means that a provider is installed already")]
     let _ = ring::default_provider().install_default();
 }
 
-/// Makes a configuration that trusts the CAs of a PEM file.
+/// A configuration that trusts the CAs of a PEM file.
 ///
 /// # Errors
 /// The file, and why it cannot be used.

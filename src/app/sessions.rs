@@ -23,7 +23,7 @@ pub(super) fn open(
     let ledger = open_ledger(config, metrics)?;
     let config = &config.sessions;
     let limits = StoreLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
-    let observer = Arc::new(StoreMetrics(Arc::clone(metrics)));
+    let observer = Arc::new(StoreCounter(Arc::clone(metrics)));
     // with a ledger, the log has the turns that the ledger lacks
     let folder = if ledger.is_some() { "detached" } else { "" };
     let sessions = match ledger {
@@ -44,9 +44,9 @@ pub(super) fn open(
 
 /// Counts the appends to the shared ledger, and logs its connections.
 #[derive(Debug)]
-struct LedgerMetrics(Arc<Metrics>);
+struct LedgerCounter(Arc<Metrics>);
 
-impl ValkeyObserver for LedgerMetrics {
+impl ValkeyObserver for LedgerCounter {
     fn append_ended(&self, outcome: &'static str, elapsed: Duration) {
         self.0.ledger.append_seconds.with_label_values(&[outcome]).observe(elapsed.as_secs_f64());
     }
@@ -97,15 +97,15 @@ fn open_ledger(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<SharedL
         tracing::warn!("--ledger-replicas is 0: a failover of the shared ledger loses turns whose replies have ended");
     }
     let limits = SharingLimits { timeout: options.timeout, idle: config.sessions.session_idle };
-    let ledger = Valkey::try_new(options, Arc::new(LedgerMetrics(Arc::clone(metrics))));
+    let ledger = Valkey::try_new(options, Arc::new(LedgerCounter(Arc::clone(metrics))));
     Ok(Some(SharedLedger { ledger: Arc::new(ledger.map_err(|error| format!("--ledger: {error}"))?), limits }))
 }
 
 /// Counts the changes of the session store.
 #[derive(Debug)]
-struct StoreMetrics(Arc<Metrics>);
+struct StoreCounter(Arc<Metrics>);
 
-impl StoreObserver for StoreMetrics {
+impl StoreObserver for StoreCounter {
     fn turn_committed(&self, turn: &Turn) {
         let outcome = turn.about.fault.map_or("trainable", Fault::name);
         self.0.turns.with_label_values(&[outcome]).inc();

@@ -14,7 +14,7 @@ static VISIBLE: Mutex<Option<ProgressBar>> = Mutex::new(None);
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A progress bar at 0 of a file or a log. `name` is what is done; `length` is the size in bytes, if it is known.
+    /// A progress bar of bytes. `name` is the operation, `length` the total, if it is known.
     pub(super) fn bytes(name: &'static str, length: Option<u64>) -> Self {
         let template = match length {
             Some(_) => "{msg} {bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
@@ -23,7 +23,7 @@ impl Progress {
         Self::new(name, length, template)
     }
 
-    /// A progress bar at 0 of sessions.
+    /// A progress bar of sessions.
     pub(super) fn sessions(name: &'static str, count: usize) -> Self {
         Self::new(name, Some(count as u64), "{msg} {bar:40} {pos} of {len} sessions, {eta} left")
     }

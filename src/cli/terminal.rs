@@ -1,4 +1,4 @@
-//! What the terminal at standard output can show: its colours and its width.
+//! The capabilities of the terminal at standard output: colours and width.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 /// The colours that the terminal has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Palette {
-    /// No colours: standard output is no terminal, or the user wants none.
+    /// No colours: standard output is not a terminal, or the user switched them off.
     Plain,
     /// The 256 colours of xterm.
     Indexed,
@@ -62,7 +62,7 @@ impl Palette {
     }
 }
 
-/// The columns of the terminal at standard output; `None` if it is no terminal.
+/// The columns of the terminal at standard output; `None` if it is not a terminal.
 pub(super) fn width() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;

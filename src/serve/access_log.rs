@@ -19,10 +19,10 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// The log line and the metrics of a request. Clones share one record, which is written when the last clone is dropped. The body of the
 /// reply holds a clone.
 #[derive(Debug, Clone)]
-pub struct AccessRecord(Arc<Record>);
+pub(crate) struct AccessRecord(Arc<SharedRecord>);
 
 #[derive(Debug)]
-struct Record {
+struct SharedRecord {
     metrics: Arc<Metrics>,
     /// True once the drain time has passed and the server closes the remaining connections.
     cutting: Arc<AtomicBool>,
@@ -40,13 +40,17 @@ struct Record {
 
 impl AccessRecord {
     /// Creates the record of a request and starts its clock.
-    #[must_use]
-    pub fn start(metrics: &Arc<Metrics>, cutting: &Arc<AtomicBool>, info: &RequestInfo, method: &Method) -> Self {
+    pub(crate) fn start(
+        metrics: &Arc<Metrics>,
+        cutting: &Arc<AtomicBool>,
+        info: &RequestInfo,
+        method: &Method,
+    ) -> Self {
         let (endpoint, is_probe) = (info.route.endpoint, info.is_probe);
         if !is_probe {
             metrics.active.with_label_values(&[endpoint]).inc();
         }
-        Self(Arc::new(Record {
+        Self(Arc::new(SharedRecord {
             metrics: Arc::clone(metrics),
             cutting: Arc::clone(cutting),
             endpoint,
@@ -61,31 +65,29 @@ impl AccessRecord {
     }
 
     /// Returns the record from the extensions of a request.
-    #[must_use]
-    pub fn of(extensions: &Extensions) -> Self {
+    pub(crate) fn of(extensions: &Extensions) -> Self {
         extensions.get().cloned().expect("the outermost layers of a port start a record for every request")
     }
 
     /// Sets the status of the reply. An error status that was set before stays.
-    pub fn set_status(&self, status: StatusCode) {
+    pub(crate) fn set_status(&self, status: StatusCode) {
         let replaced = |old: u16| (old < 300).then_some(status.as_u16());
         // fails if an error status is already set
         let _ = self.0.status.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replaced);
     }
 
     /// Records that the reply is a stream.
-    pub fn set_streaming(&self) {
+    pub(crate) fn set_streaming(&self) {
         self.0.is_streaming.store(true, Ordering::Relaxed);
     }
 
     /// The request id, set as soon as it is known.
-    #[must_use]
-    pub fn rid(&self) -> &OnceLock<RequestId> {
+    pub(crate) fn rid(&self) -> &OnceLock<RequestId> {
         &self.0.rid
     }
 
     /// Records the token counts and the entropy of the reply.
-    pub fn observe(&self, observed: Option<ReplyStats>) {
+    pub(crate) fn observe(&self, observed: Option<ReplyStats>) {
         if let Some(observed) = observed {
             // cannot fail: a request has one reply
             let _ = self.0.observed.set(observed);
@@ -93,7 +95,7 @@ impl AccessRecord {
     }
 }
 
-impl Record {
+impl SharedRecord {
     fn status(&self) -> u16 {
         match self.status.load(Ordering::Relaxed) {
             0 if std::thread::panicking() => 500,
@@ -104,7 +106,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for SharedRecord {
     fn drop(&mut self) {
         let (metrics, endpoint, method) = (&self.metrics, self.endpoint, self.method);
         let (elapsed, status) = (self.started.elapsed(), self.status());

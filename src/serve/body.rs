@@ -22,7 +22,7 @@ pub(crate) use upload::{Upload, read_body, upload_error};
 
 /// The body of a reply over HTTP.
 #[derive(Debug)]
-pub struct Body {
+pub(crate) struct Body {
     inner: Inner,
     /// Receives the token counts and the entropy of the reply.
     record: Option<AccessRecord>,
@@ -50,20 +50,17 @@ impl std::fmt::Debug for Inner {
 
 impl Body {
     /// Creates a body from its complete bytes.
-    #[must_use]
-    pub fn full(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
         Self::new(Inner::Full(bytes.into()))
     }
 
     /// Forwards the upstream's body unchanged.
-    #[must_use]
-    pub fn forwarded(body: ForwardedBody) -> Self {
+    pub(crate) fn forwarded(body: ForwardedBody) -> Self {
         Self::new(Inner::Forwarded(Box::new(body)))
     }
 
     /// Encodes the events of a generation for the client.
-    #[must_use]
-    pub fn encoded(body: EncodedBody) -> Self {
+    pub(crate) fn encoded(body: EncodedBody) -> Self {
         Self::new(Inner::Encoded(Box::new(body)))
     }
 
@@ -72,21 +69,18 @@ impl Body {
     }
 
     /// Creates a body that blocking threads produce as the client reads it.
-    #[must_use]
-    pub fn offloaded(chunks: Items<Bytes>) -> Self {
+    pub(crate) fn offloaded(chunks: Items<Bytes>) -> Self {
         Self::new(Inner::Offloaded(OffloadedIter::new(chunks, Bytes::len)))
     }
 
     /// Reports what the body observes to the access record of its request.
-    #[must_use]
-    pub fn with_record(mut self, record: AccessRecord) -> Self {
+    pub(crate) fn with_record(mut self, record: AccessRecord) -> Self {
         self.record = Some(record);
         self
     }
 
     /// Holds `unnamed`, which marks a running generation without a known id, until the body is dropped.
-    #[must_use]
-    pub fn with_unnamed(mut self, unnamed: Option<UnknownRidGuard>) -> Self {
+    pub(crate) fn with_unnamed(mut self, unnamed: Option<UnknownRidGuard>) -> Self {
         self._unnamed = unnamed;
         self
     }

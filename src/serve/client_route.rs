@@ -1,4 +1,4 @@
-//! The routes of the data port that SDKs add to a base URL, and the route that a mistaken path means.
+//! The routes of the data port that SDKs add to a base URL, and the intended route of a wrong path.
 
 use std::cmp::Reverse;
 
@@ -50,7 +50,7 @@ const ROUTES: [ClientRoute; 12] = [
     ClientRoute { path: routes::COUNT_TOKENS, methods: &[Method::POST], api: ClientApi::Messages },
 ];
 
-/// The route that a path means.
+/// The intended route of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MeantRoute {
     pub(super) route: &'static ClientRoute,
@@ -58,8 +58,8 @@ pub(super) struct MeantRoute {
     pub(super) path: String,
 }
 
-/// Returns the route that `path` means: its last segments are those of the route after `/v1`, apart from a few characters. What precedes them
-/// is a mistaken base URL.
+/// Finds the intended route of `path`: the last segments of the path match those of the route after `/v1`, apart from a few characters. The
+/// segments before them are a wrong base URL.
 pub(super) fn meant(path: &str) -> Option<MeantRoute> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     let fits = ROUTES.iter().filter_map(|route| Some((route.fit(&segments)?, route)));

@@ -31,7 +31,7 @@ pub use tls::Tls;
 /// Bytes of an unread body that a stream may buffer.
 const STREAM_WINDOW: u32 = 1 << 20;
 
-/// The same for all streams of a connection. 128 streams may be full before they block a stream that is being read.
+/// Bytes of unread bodies that a connection may buffer. 128 streams may be full before they block a stream that is being read.
 const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
 
 /// The limits of connections.
@@ -45,7 +45,7 @@ pub struct ServerLimits {
     pub read_timeout: Duration,
     /// The maximum number of connections; more wait to be accepted.
     pub connections: usize,
-    /// The time that running requests have to end once the server stops.
+    /// The time for running requests to end once the server stops.
     pub drain: Duration,
     /// Set to true before the server closes the connections whose requests have not ended in that time.
     pub cutting: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ pub enum Phase {
     Ending,
 }
 
-/// The time that an idle connection has to close after it was asked to.
+/// The time for an idle connection to close after GOAWAY.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves one connection.

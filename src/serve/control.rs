@@ -25,7 +25,7 @@ use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 const DETOKENIZE: &str = "/detokenize";
 
 /// Classifies a request to the control port.
-pub fn classify<B>(request: &Request<B>) -> RequestInfo {
+pub(crate) fn classify<B>(request: &Request<B>) -> RequestInfo {
     let path = request.uri().path();
     let open = |endpoint| RequestInfo::open(Port::Control, Protocol::Http, endpoint);
     let probe = if path == "/metrics/" { "/metrics" } else { path };
@@ -50,7 +50,7 @@ pub fn classify<B>(request: &Request<B>) -> RequestInfo {
 }
 
 /// Serves a request that passed the layers.
-pub async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
     route(proxy, request).await.map(|body| body.with_record(record))
 }

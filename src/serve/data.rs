@@ -26,7 +26,7 @@ use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
 use crate::session::is_name;
 
 /// Classifies a request to the data port. Removes the session from its path.
-pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
+pub(crate) fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
     let session = take_session(request);
     let path = request.uri().path();
     let known = routes::route(path);
@@ -48,7 +48,7 @@ pub fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo {
 }
 
 /// Serves a request that passed the layers.
-pub async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
     let record = AccessRecord::of(request.extensions());
     let api = RequestInfo::of(&request).api.clone();
     let response = route(proxy, request, &record).await.unwrap_or_else(|error| match api {

@@ -1,40 +1,40 @@
-//! What a process that has just started knows of its engine. The first generations wait for it, so that they are planned, rendered and
-//! recorded like all later ones.
+//! Discovery of the engine after the start. The first generations wait for it, so that they are planned, rendered and recorded like all
+//! later ones.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How long requests of a process wait, all together. The time begins again after an attempt to connect that failed, whose wait is short, and
-/// after the engine's first answer.
+/// The total time for which requests wait. It restarts after a failed attempt to connect, whose wait is short, and after the engine's first
+/// answer.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The knowledge so far.
+/// The state of the discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discovery {
     /// No engine has answered; the number of failed probes.
     Unanswered(u64),
-    /// The same; the last probe could not connect.
+    /// No engine has answered, and the last probe could not connect; the number of failed probes.
     Unreachable(u64),
-    /// Nothing is waited for: the server at the address is not SGLang, or the time is over. An engine may answer later.
+    /// Requests do not wait: the server at the address is not SGLang, or the time is over. An engine may answer later.
     GivenUp,
     /// The engine has answered on its information routes.
     Answered,
-    /// It is also known which side serves chats.
+    /// It is also decided whether tokentap or the engine serves chats.
     Decided,
 }
 
-/// What must be known before a request is served.
+/// The discovery that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// The engine's answer.
     Engine,
-    /// Also which side serves chats.
+    /// Also the decision whether tokentap or the engine serves chats.
     Chats,
 }
 
-/// Waits until what a request needs is known, or [`limit`] ends all waits. If the next probe fails, the engine cannot serve the request
-/// either, and the wait ends.
+/// Waits for the discovery that a request needs, or until [`limit`] ends all waits. A failed probe ends the wait too, because the engine
+/// could not serve the request either.
 pub(super) async fn wait(discovery: &watch::Receiver<Discovery>, need: Need) {
     let now = *discovery.borrow();
     let is_enough = |later: &Discovery| match later {
@@ -43,7 +43,7 @@ pub(super) async fn wait(discovery: &watch::Receiver<Discovery>, need: Need) {
         Discovery::GivenUp | Discovery::Decided => true,
     };
     if !is_enough(&now) {
-        // an error means that nothing more will be known
+        // an error means that the discovery has ended
         let _ = discovery.clone().wait_for(is_enough).await;
     }
 }
@@ -58,7 +58,7 @@ pub(crate) async fn limit(discovery: watch::Sender<Discovery>) {
             _ => false,
         };
         let changed = changes.wait_for(begins);
-        // without a wait there is no time to limit
+        // no request waits
         let next = if matches!(last, Discovery::GivenUp | Discovery::Decided) {
             changed.await.ok().map(|next| *next)
         } else {

@@ -36,15 +36,14 @@ pub(crate) struct Identity {
 #[error(
     "{value:?} in {source_name} cannot name a session: a name is [A-Za-z0-9._~-]{{1,128}} and neither \".\" nor \"..\""
 )]
-pub struct InvalidName {
+pub(crate) struct InvalidName {
     value: String,
     source_name: &'static str,
 }
 
 impl InvalidName {
     /// Creates the error. The message repeats the value up to a maximum length.
-    #[must_use]
-    pub fn new(value: &str, source_name: &'static str) -> Self {
+    pub(crate) fn new(value: &str, source_name: &'static str) -> Self {
         Self { value: value.chars().take(LONGEST_NAME + 1).collect(), source_name }
     }
 }
@@ -114,7 +113,6 @@ impl Identity {
 }
 
 /// Splits `/sessions/{id}/rest` into the name and the rest.
-#[must_use]
 pub(crate) fn in_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/sessions/")?;
     let at = rest.find('/')?;

@@ -24,8 +24,9 @@ use crate::metrics::Metrics;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::connection::Phase;
 use crate::serve::problem::Problem;
+use crate::serve::reply_body::ReplyBody;
 use crate::serve::request_info::{Port, Protocol, RequestInfo};
-use crate::serve::{ReplyBody, control, data, grpc};
+use crate::serve::{control, data, grpc};
 
 /// A layer: `Fn(&mut Request) -> Result<impl ResponseEdit, Rejection>`, which must not block.
 #[derive(Debug, Clone)]

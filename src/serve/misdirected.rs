@@ -39,7 +39,7 @@ const OLLAMA: [&str; 9] = [
 /// Paths that Claude Code requests to check that the server is up.
 const PROBES: [&str; 2] = ["/", "/api/hello"];
 
-/// The parts of a request to the data port that are needed after the engine's reply.
+/// The parts of a request to the data port that a suggestion needs after the engine's reply.
 #[derive(Debug)]
 pub(super) struct MisdirectedRequest {
     method: Method,

@@ -1,6 +1,6 @@
 //! Runs work of the control port on blocking threads, so that it does not delay agents.
 //!
-//! Long work is divided into steps. Each step runs on a blocking thread and ends after a bounded amount of output. The next step begins
+//! A long reply is produced in steps. Each step runs on a blocking thread and ends after a bounded amount of output. The next step starts
 //! when the client has read that output. So a slow client holds no thread, and a reply of any size takes the memory of one step.
 
 use std::collections::VecDeque;
@@ -37,7 +37,6 @@ enum StepState<T> {
 
 impl<T: Send + 'static> OffloadedIter<T> {
     /// Runs `items` in steps. `size` returns the bytes of an item.
-    #[must_use]
     pub(crate) fn new(items: Items<T>, size: fn(&T) -> usize) -> Self {
         Self { ready: VecDeque::new(), state: StepState::Waiting(items), size }
     }

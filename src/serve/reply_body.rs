@@ -14,7 +14,7 @@ use crate::serve::grpc;
 
 /// The body of a reply over HTTP or gRPC. It holds the request's permit and its access record.
 #[derive(Debug)]
-pub struct ReplyBody {
+pub(crate) struct ReplyBody {
     // declared first, so that it is dropped first and reports to the access record
     content: ProtocolBody,
     _permit: Option<OwnedSemaphorePermit>,
@@ -30,14 +30,12 @@ enum ProtocolBody {
 
 impl ReplyBody {
     /// Wraps the body of a reply over HTTP.
-    #[must_use]
-    pub fn http(body: Body) -> Self {
+    pub(crate) fn http(body: Body) -> Self {
         Self::new(ProtocolBody::Http(body))
     }
 
     /// Wraps the body of a reply over gRPC.
-    #[must_use]
-    pub fn grpc(body: tonic::body::Body) -> Self {
+    pub(crate) fn grpc(body: tonic::body::Body) -> Self {
         Self::new(ProtocolBody::Grpc(body))
     }
 
@@ -46,25 +44,23 @@ impl ReplyBody {
     }
 
     /// Marks the reply as the last one of its connection.
-    #[must_use]
-    pub fn ending_connection(mut self) -> Self {
+    pub(crate) fn ending_connection(mut self) -> Self {
         self.ends_connection = true;
         self
     }
 
     /// Whether the connection closes after this reply.
-    #[must_use]
-    pub fn ends_connection(&self) -> bool {
+    pub(crate) fn ends_connection(&self) -> bool {
         self.ends_connection
     }
 
     /// Holds the permit of the request.
-    pub fn set_permit(&mut self, permit: OwnedSemaphorePermit) {
+    pub(crate) fn set_permit(&mut self, permit: OwnedSemaphorePermit) {
         self._permit = Some(permit);
     }
 
     /// Holds the access record of the request.
-    pub fn set_record(&mut self, record: AccessRecord) {
+    pub(crate) fn set_record(&mut self, record: AccessRecord) {
         self.record = Some(record);
     }
 }

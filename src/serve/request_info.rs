@@ -1,4 +1,4 @@
-//! The classification of a request, which its layers use.
+//! The classification of a request, which the layers use.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::serve::identity::InvalidName;
 
 /// One of the two ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Port {
+pub(crate) enum Port {
     /// Where agents send generations.
     Data,
     /// Where trainers and operators read and control.
@@ -20,7 +20,7 @@ pub enum Port {
 
 /// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// HTTP, whose errors are JSON.
     Http,
     /// gRPC over HTTP/2, whose errors are gRPC statuses.
@@ -29,14 +29,14 @@ pub enum Protocol {
 
 /// Who may send a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// Any client: probes.
     Open,
     /// Clients with `--metrics-token`, if it is set.
     Metrics,
     /// Clients whose `Host` is a name of the port, except pages of other sites.
     Page,
-    /// The same, also with `--control-token` if it is set.
+    /// As [`Self::Page`], also with `--control-token` if it is set.
     Control,
     /// Clients with `--agent-token`, if it is set.
     Agent,
@@ -44,7 +44,7 @@ pub enum Access {
 
 /// The properties of a request that the layers use. The outermost layer adds it to the request's extensions.
 #[derive(Debug, Clone)]
-pub struct RequestInfo {
+pub(crate) struct RequestInfo {
     /// The port that received it.
     pub port: Port,
     /// Its protocol.
@@ -67,8 +67,7 @@ pub struct RequestInfo {
 
 impl RequestInfo {
     /// A request that any client may send and that needs neither a permit nor sessions.
-    #[must_use]
-    pub fn open(port: Port, protocol: Protocol, endpoint: &'static str) -> Self {
+    pub(crate) fn open(port: Port, protocol: Protocol, endpoint: &'static str) -> Self {
         Self {
             port,
             protocol,
@@ -82,8 +81,8 @@ impl RequestInfo {
         }
     }
 
-    /// What must be known of the engine before the request is served: for a generation of an API of agents which side serves chats,
-    /// for any other generation the engine's answer.
+    /// The discovery that the request waits for: a generation of an agents' API needs the decision about chats, any other generation the
+    /// engine's answer.
     pub(super) fn need(&self) -> Option<Need> {
         let generates = matches!(self.route.kind, RouteKind::Generate | RouteKind::Generating);
         // a gRPC call has another kind
@@ -95,8 +94,7 @@ impl RequestInfo {
     }
 
     /// Returns the classification from the request's extensions.
-    #[must_use]
-    pub fn of<B>(request: &Request<B>) -> &Self {
+    pub(crate) fn of<B>(request: &Request<B>) -> &Self {
         request.extensions().get().expect("the outermost layer of a port classifies every request")
     }
 }

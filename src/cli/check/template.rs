@@ -1,9 +1,9 @@
-//! Reports what the chat template does with tools and with a final assistant message.
+//! Reports how the chat template renders tools and a final assistant message.
 
 use super::{Report, Verdict};
 use crate::tokenizer::{FinalAssistantMessage, Renderer, ToolDisplay};
 
-/// Reports in which conversations the template shows tools. What it ignores is missing from the prompt without an error.
+/// Reports in which conversations the template renders tools. Tools that it ignores are missing from the prompt without an error.
 pub(super) fn tools(renderer: &Renderer, report: &mut Report) {
     const REMEDY: &str = "describe tools in a system message, or give --tokenizer a folder whose template shows them";
     let (verdict, text) = match renderer.check_tools() {
@@ -26,7 +26,7 @@ pub(super) fn tools(renderer: &Renderer, report: &mut Report) {
     report.line(verdict, "tools", text);
 }
 
-/// Reports what a final assistant message becomes without `continue_final_message`.
+/// Reports how a final assistant message is rendered without `continue_final_message`.
 pub(super) fn final_assistant_message(renderer: &Renderer, report: &mut Report) {
     let (verdict, text) = match renderer.check_final_assistant_message() {
         FinalAssistantMessage::BeginsTurn => (Verdict::Ok, "is an assistant turn, and the reply is another"),

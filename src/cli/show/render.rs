@@ -7,7 +7,7 @@ use super::pieces::{Piece, Pieces};
 use crate::cli::scale::{Scale, mean, shown};
 use crate::cli::terminal::printable;
 
-/// The largest number of spikes that are listed.
+/// The maximum number of listed spikes.
 const SPIKES: usize = 8;
 
 /// The largest number of characters of a token in the list of spikes.

@@ -1,4 +1,4 @@
-//! What the control port says about the running sequences at one time.
+//! A snapshot of the running sequences, from the control port.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -12,7 +12,7 @@ use crate::cli::terminal::printable;
 /// The largest widths of a session and of a request id, in columns.
 const NAMES: (usize, usize) = (24, 12);
 
-/// Lines of the live table that are no rows: two of totals, an empty one, the heads, and the keys.
+/// Lines of the live table besides the rows: two of totals, an empty one, the heads, and the keys.
 const FRAME: usize = 5;
 
 /// Which rows come first.
@@ -105,7 +105,7 @@ impl Table {
         }
     }
 
-    /// All rows as text, each as wide as it is.
+    /// All rows as text, without a maximum width.
     pub(super) fn text(&self) -> String {
         let lines = self.head().into_iter().chain(self.body(self.rows.len(), usize::MAX));
         lines.map(|line| line.trim_end().to_owned() + "\n").collect()

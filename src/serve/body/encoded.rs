@@ -25,7 +25,7 @@ const SHARED_FRAME: usize = 64 * 1024;
 
 /// The body. Dropping it before its end drops the events, which aborts the generation.
 #[derive(Debug)]
-pub struct EncodedBody {
+pub(crate) struct EncodedBody {
     events: Events,
     source: EncodedSource,
     /// The first event of the next frame, if it can be sent without a copy.
@@ -47,8 +47,7 @@ enum EncodedSource {
 
 impl EncodedBody {
     /// Creates the body of a reply that does not stream. `bytes` encode all of its events.
-    #[must_use]
-    pub fn whole(bytes: Bytes, mut events: Events) -> Self {
+    pub(crate) fn whole(bytes: Bytes, mut events: Events) -> Self {
         if bytes.is_empty() {
             events.acknowledge();
         }
@@ -56,8 +55,7 @@ impl EncodedBody {
     }
 
     /// Creates the body of a stream. It keeps the connection alive whenever nothing was sent for `keepalive`.
-    #[must_use]
-    pub fn stream(events: Events, encoder: Box<dyn EventEncoder>, keepalive: Option<Duration>) -> Self {
+    pub(crate) fn stream(events: Events, encoder: Box<dyn EventEncoder>, keepalive: Option<Duration>) -> Self {
         Self::new(events, EncodedSource::Events(encoder), keepalive)
     }
 
@@ -66,21 +64,18 @@ impl EncodedBody {
     }
 
     /// Prepends `bytes`, which encode the events that the caller has read.
-    #[must_use]
-    pub fn with_prefix(mut self, bytes: Vec<u8>) -> Self {
+    pub(crate) fn with_prefix(mut self, bytes: Vec<u8>) -> Self {
         self.out = bytes;
         self
     }
 
     /// The token counts and the entropy of the reply so far.
-    #[must_use]
-    pub fn observed(&self) -> Option<ReplyStats> {
+    pub(crate) fn observed(&self) -> Option<ReplyStats> {
         self.events.observed()
     }
 
     /// Whether the body has ended.
-    #[must_use]
-    pub fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_end_stream(&self) -> bool {
         let is_over = match &self.source {
             EncodedSource::Whole(bytes) => bytes.is_empty(),
             EncodedSource::Events(_) => self.events.is_end_stream(),
@@ -90,8 +85,7 @@ impl EncodedBody {
     }
 
     /// The remaining length, if known.
-    #[must_use]
-    pub fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         match &self.source {
             EncodedSource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             EncodedSource::Events(encoder) if encoder.keeps_length() => {
@@ -109,7 +103,7 @@ impl EncodedBody {
     }
 
     /// Polls for the next frame.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             let encoder = match &mut self.source {
                 EncodedSource::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),

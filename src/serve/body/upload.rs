@@ -26,13 +26,11 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Creates an upload. It fails once the reader has waited for `limit` in total; received bytes restore a part of that time.
-    #[must_use]
     pub(crate) fn new(body: Incoming, limit: Duration) -> Self {
         Self { body, timeout: ReadTimeout::new(limit), share: None }
     }
 
     /// Counts the bytes, which the reader buffers, against the memory budget.
-    #[must_use]
     pub(crate) fn with_share(mut self, share: Option<Share>) -> Self {
         self.share = share;
         self
@@ -105,7 +103,6 @@ pub(crate) async fn read_body(
 }
 
 /// Returns the error for the client whose upload failed.
-#[must_use]
 pub(crate) fn upload_error(error: UploadError) -> Error {
     Failure::from(error).into()
 }

@@ -16,15 +16,15 @@ use tokio::time::Instant;
 /// How long a connection stays open after a reply that was sent without `connection: close`.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The same for a connection between two requests: the next one may be on its way.
+/// How long an idle connection stays open: its next request may be on its way.
 const IDLE_LINGER: Duration = Duration::from_millis(100);
 
 /// The state of a connection's replies. Only the task of the connection uses it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Replies(Arc<State>);
+pub(super) struct Replies(Arc<ReplyState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ReplyState {
     draining: AtomicBool,
     /// A head without `connection: close` was sent, and its body is being sent.
     keeps_open: AtomicBool,
@@ -36,7 +36,7 @@ struct State {
 
 /// Marks a reply as being sent until it is dropped with the body.
 #[derive(Debug)]
-pub(super) struct ReplyGuard(Arc<State>);
+pub(super) struct ReplyGuard(Arc<ReplyState>);
 
 impl Replies {
     /// Records that a request was received.

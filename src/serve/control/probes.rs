@@ -52,10 +52,10 @@ fn metrics(proxy: &Proxy) -> Response<Body> {
     metrics.raise(&metrics.shed.with_label_values(&["max_bytes"]), proxy.budget.shed());
     let (entries, bytes) = proxy.generator.context.entropies.size();
     metrics.store_entries.set(gauge(entries as u64));
-    metrics.store_bytes.set(gauge(bytes as u64));
+    metrics.store_bytes.set(gauge(bytes));
     let (sessions, bytes) = proxy.sessions.size();
     metrics.sessions.set(gauge(sessions as u64));
-    metrics.sessions_bytes.set(gauge(bytes as u64));
+    metrics.sessions_bytes.set(gauge(bytes));
     if let Some((health, RecordLogStats { bytes, records, lost, .. })) = proxy.sessions.log_status() {
         metrics.log_degraded.set(i64::from(health != Health::Ok));
         metrics.log_bytes.set(gauge(bytes));

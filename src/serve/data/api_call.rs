@@ -69,7 +69,7 @@ pub(crate) async fn handle(
     dispatch(CallContext { proxy, work, record }, call).await
 }
 
-/// What all stages of a call use.
+/// The context that the stages of a call share.
 #[derive(Clone, Copy)]
 pub(super) struct CallContext<'a> {
     pub(super) proxy: &'a Arc<Proxy>,
@@ -92,7 +92,7 @@ pub(super) struct ApiCall {
     labels: Option<Arc<Labels>>,
 }
 
-/// Decodes a call and serves it by what it needs.
+/// Decodes a call, then replies, generates or forwards it.
 async fn dispatch(context: CallContext<'_>, call: ApiCall) -> Result<Response<Body>, Error> {
     let CallContext { proxy, .. } = context;
     if !call.api.is_served() {
@@ -161,7 +161,7 @@ async fn forward(
     unsupported.explain(pass_through(context, call, chat).await?).await
 }
 
-/// What a decoded call needs.
+/// How a decoded call is served.
 enum PreparedCall {
     Generation(PreparedGeneration),
     /// No generation: this is the reply.
@@ -210,7 +210,7 @@ async fn prepare(
     if let Some(name) = call.session_name()
         && let Err(error) = proxy.sessions.refresh([name]).await
     {
-        // the generation goes on with what is in memory
+        // the generation continues with the turns in memory
         tracing::debug!(%error, session = %name, "a shared session was not read");
     }
     let session = call.existing_session(proxy);

@@ -24,7 +24,7 @@ use crate::serve::identity::Identity;
 use crate::serve::proxy::Proxy;
 use crate::session::{Dialect, Labels};
 
-/// The number of earlier attempts of this call. The SDKs that most agents use send this header.
+/// The number of earlier attempts of this call. Most agents' SDKs send this header.
 const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
 /// The client marks the last call of its session with this header.
@@ -43,7 +43,7 @@ pub(crate) struct DecodedGeneration {
     pub digest: Option<BodyDigest>,
     /// The labels of its turns; `None` without a signal.
     pub labels: Option<Arc<Labels>>,
-    /// The parts of its events that are read.
+    /// The parts of its events that are decoded.
     pub reads: EventAccess,
 }
 

@@ -37,8 +37,8 @@ pub(crate) fn observe_status(proxy: &Proxy, route: Route, status: StatusCode) {
     }
 }
 
-/// A call that changes weights. Without a reply, or with a server error, it is unknown whether the weights changed. The epoch then
-/// advances, because tokens of two policies must not have the same epoch.
+/// A call that changes weights. If it has no reply, or a server error, it is unknown whether the weights changed. The epoch then advances,
+/// because tokens of two policies must not have the same epoch.
 #[derive(Debug)]
 pub(crate) struct WeightUpdate<'a> {
     proxy: &'a Proxy,
@@ -47,7 +47,7 @@ pub(crate) struct WeightUpdate<'a> {
 }
 
 impl<'a> WeightUpdate<'a> {
-    /// Creates one before its request is sent; `None` for a route that leaves the policy as it is.
+    /// Called before the request is sent; `None` for a route that does not change the policy.
     pub(crate) fn new(proxy: &'a Proxy, route: Route) -> Option<Self> {
         let call = match route.weight_change()? {
             WeightChange::Begin => WeightCall::Begin,

@@ -29,7 +29,7 @@ impl CallSlots {
         Self { metrics, taken: Mutex::default() }
     }
 
-    /// Acquires a slot. If all are taken, takes that of the call that has been idle for longest, and notifies that call.
+    /// Acquires a slot. If none is free, revokes the slot of the call that has been idle for longest.
     ///
     /// # Errors
     /// UNAVAILABLE, if all are taken and no call has been idle for long enough.
@@ -59,12 +59,12 @@ impl CallSlots {
 #[derive(Debug)]
 pub(super) struct CallSlot {
     // held for an update, never across an await
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
     revoked: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct SlotState {
     /// Slices that were received and whose replies the client has not read.
     in_flight: usize,
     /// The server waits for the next message and has received no part of it.
@@ -75,7 +75,7 @@ struct State {
 
 impl CallSlot {
     fn new() -> Self {
-        let state = State { in_flight: 0, waiting: false, since: Instant::now() };
+        let state = SlotState { in_flight: 0, waiting: false, since: Instant::now() };
         Self { state: Mutex::new(state), revoked: Notify::new() }
     }
 

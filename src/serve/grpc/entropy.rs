@@ -27,7 +27,6 @@ const ROWS_AHEAD: usize = MAX_ROWS;
 /// encoded size, so ids that do not match the rows are dropped before the call waits.
 pub(super) const LARGEST_SLICE: usize = SLOT_BYTES + MAX_ROWS * (10 + 4) + 1024;
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct EntropyService {
     pub(super) slices: Arc<Slices>,
@@ -149,7 +148,7 @@ impl SliceReader {
         }
     }
 
-    /// Copies the rows of a slice into device slots, for which it waits, and drops the message.
+    /// Waits for device slots, copies the rows of a slice into them and drops the message.
     async fn submit(&self, slice: pb::Slice) -> PendingSlice {
         let (id, chosen) = (slice.id, !slice.token_ids.is_empty());
         let opened = rows(&slice).and_then(|rows| {

@@ -28,7 +28,6 @@ use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use crate::session::is_name;
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct GenerateService {
     pub(super) proxy: Arc<Proxy>,

@@ -97,7 +97,6 @@ pub(super) fn with_http_status<B>(mut reply: Response<B>) -> Response<B> {
 }
 
 /// Returns the HTTP status of a failed call from its headers or trailers.
-#[must_use]
 pub(crate) fn failed_status(headers: &HeaderMap) -> Option<StatusCode> {
     let status = Status::from_header_map(headers).filter(|status| status.code() != Code::Ok)?;
     let named = headers.get(HTTP_STATUS).and_then(|named| StatusCode::from_bytes(named.as_bytes()).ok());

@@ -20,7 +20,6 @@ use crate::serve::proxy::Proxy;
 use crate::session::ListCursor;
 use crate::session::ledger::ListOrder;
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct TrajectoriesService(pub(super) Arc<Proxy>);
 

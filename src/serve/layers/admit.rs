@@ -8,8 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::ResponseEdit;
 use crate::error::Error;
 use crate::metrics::Metrics;
+use crate::serve::grpc;
+use crate::serve::reply_body::ReplyBody;
 use crate::serve::request_info::RequestInfo;
-use crate::serve::{ReplyBody, grpc};
 use crate::session::Sessions;
 
 /// Refuses a request that needs sessions while they are being restored from the log: it could start a session again that is in the log.
@@ -31,7 +32,6 @@ pub(crate) fn check_restored<B>(sessions: &Sessions, request: &Request<B>) -> Re
 /// The request permits, shared by both ports.
 #[derive(Debug, Clone)]
 pub(crate) struct Permits {
-    /// The free permits.
     pub semaphore: Arc<Semaphore>,
     /// The number of permits, `--max-requests`.
     pub limit: usize,

@@ -19,7 +19,7 @@ use crate::session::{Classes, TurnSelection};
 /// The number of exported rows.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
 
-/// The number of leaves that are not exported, by reason: a JSON object.
+/// The number of excluded leaves by reason, as a JSON object.
 const REFUSED: HeaderName = HeaderName::from_static("tokentap-refused");
 
 /// The memory that decoding takes for each token.
@@ -48,13 +48,13 @@ pub(crate) struct SamplesRequest {
     /// Whether all exported paths are included, or only the one with the most trained tokens.
     #[serde(default = "yes")]
     pub include_branches: bool,
-    /// miles: whether entropies are included, which its own reader does not expect.
+    /// miles: whether entropies are included, which its reader does not expect.
     #[serde(default)]
     pub entropies: bool,
     /// jsonl, arrow and parquet: whether the text columns are filled.
     #[serde(default)]
     pub text: bool,
-    /// The names of the classes of turns that are trained. Without names those of conversations are.
+    /// The classes of turns that are trained. The default is the turns of conversations.
     #[serde(default)]
     pub classes: Vec<String>,
     /// Whether turns that were cut off are trained, if a trained turn resumes them.
@@ -76,7 +76,7 @@ pub(crate) fn classes(names: &[String]) -> Result<Classes, Problem> {
     Classes::parse(names.iter().map(String::as_str)).map_err(|error| Problem::bad_request(format!("classes: {error}")))
 }
 
-/// Parses what an export trains: the names of classes, and `train_resumed`.
+/// Parses the selection of trained turns: the names of classes, and `train_resumed`.
 ///
 /// # Errors
 /// When a name is unknown.

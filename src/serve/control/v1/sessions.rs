@@ -206,7 +206,7 @@ pub(super) async fn reward(proxy: &Proxy, id: &str, request: Request<Incoming>) 
     let set = proxy.sessions.reward(id, RewardTarget { leaf, generation }, reward).await;
     let (session, ack) = set.map_err(|error| change_problem(proxy, id, error))?;
     proxy.wait_written(ack).await;
-    // no exported row has the reward of a turn that is not, or is no longer, the leaf of a path
+    // only the reward of a leaf is exported
     let applies = match leaf {
         Some(leaf) => offload(move || session.ends_path(leaf)).await,
         None => true,
@@ -228,7 +228,7 @@ pub(crate) fn annotate(proxy: &Proxy) -> Annotate {
     Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))
 }
 
-/// Returns every path of a session, also those that are not exported.
+/// Returns every path of a session, including those that are not exported.
 pub(super) fn trajectories(proxy: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = find(proxy, id)?;
     let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| Problem::session(id, error))?;
