@@ -20,7 +20,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`app`] | builds the parts of the proxy from the settings and runs them |
+//! | [`app`] | binds the ports, builds the proxy from the settings, spawns its tasks and drains |
 //! | [`cli`] | the commands, one file for each |
 //! | [`serve`] | the ports: connections, the layers that each request passes, the routes of HTTP and gRPC |
 //! | [`demo`] | the embedded demo engine |
