@@ -77,7 +77,7 @@ impl std::fmt::Debug for CallBody {
 
 impl Body for CallBody {
     type Data = Bytes;
-    // a concrete type: the compiler does not prove for a boxed error that a spawned connection is `Send`
+    // `Client::failure` finds it among the causes, so that it is not attributed to the upstream
     type Error = UploadError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
