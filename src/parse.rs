@@ -96,6 +96,7 @@ mod pythonic;
 mod qwen_xml;
 mod scanner;
 mod section;
+mod step;
 mod streaming;
 mod syntax;
 mod value;

@@ -4,7 +4,7 @@ use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
 use super::parameter_types::CalledTool;
 use super::parameter_value::{ParameterValue, ValueLookahead, write_key};
-use super::syntax::Step;
+use super::step::Step;
 use super::{Event, ToolCall};
 use crate::json::python::{strip, strip_start};
 

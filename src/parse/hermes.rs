@@ -4,7 +4,7 @@ use super::buffer::MarkerSearch;
 use super::call_reader::CallReader;
 use super::json_call::parse_call;
 use super::json_reader::StringLookahead;
-use super::syntax::Step;
+use super::step::Step;
 use crate::json::python::{strip, strip_start};
 
 /// The marker at the start of a block.

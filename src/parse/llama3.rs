@@ -4,7 +4,7 @@ use super::bracket_matcher::BracketMatcher;
 use super::call_reader::CallReader;
 use super::json_call;
 use super::loads::loads;
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 use super::value::PythonValue;
 use super::{Event, ToolCall};
 use crate::json::python::strip_start;
@@ -128,7 +128,7 @@ enum NextObject {
 
 /// Finds the next object at the start of `text`; it follows a semicolon if `separated`.
 fn next_object(text: &str, separated: bool) -> NextObject {
-    let (text, full) = syntax::head(text);
+    let (text, full) = step::head(text);
     let mut rest = strip_start(text);
     if separated && let Some(after) = rest.strip_prefix(';') {
         rest = strip_start(after);

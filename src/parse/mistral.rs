@@ -7,7 +7,7 @@ use super::bracket_matcher::BracketMatcher;
 use super::call_reader::CallReader;
 use super::json_call;
 use super::loads::loads;
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 use super::value::PythonValue;
 use super::{Event, ToolCall};
 use crate::json::elements;
@@ -52,7 +52,7 @@ impl Mistral {
             return end.map_or(Step::More, |(length, events)| Step::End(length, events));
         }
         if self.head.is_none() {
-            let (text, full) = syntax::head(&buffered[START.len()..]);
+            let (text, full) = step::head(&buffered[START.len()..]);
             match parse_head(text) {
                 Ok(head) => self.head = Some(head),
                 Err(HeadError::Incomplete) if !full => return Step::More,

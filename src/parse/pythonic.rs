@@ -2,7 +2,7 @@
 
 use super::ToolCall;
 use super::literal::{self, is_name};
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 use crate::json::python::{strip, strip_start};
 
 /// The marker that Llama 4 may write before the list.
@@ -81,7 +81,7 @@ impl Pythonic {
             return Step::More;
         }
         let marker = if buffered.starts_with(START) { START.len() } else { 0 };
-        let (head, full) = syntax::head(&buffered[marker..]);
+        let (head, full) = step::head(&buffered[marker..]);
         match call_prefix(head) {
             CallPrefix::Call(_) => {
                 self.begins_like_calls = true;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::buffer::{Buffer, length_before};
 use super::emitter::ContentEmitter;
 use super::parameter_types::ParameterTypes;
-use super::syntax::{CallMarkers, Step, Syntax};
+use super::step::Step;
+use super::syntax::{CallMarkers, Syntax};
 use super::{Event, Format, Grammar};
 use crate::json::python::strip_start;
 

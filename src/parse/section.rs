@@ -3,7 +3,7 @@
 use super::buffer::MarkerSearch;
 use super::call_reader::CallReader;
 use super::json_reader::StringLookahead;
-use super::syntax::{self, Step};
+use super::step::{self, Step};
 use super::{Event, ToolCall};
 use crate::json::python::strip_start;
 
@@ -200,7 +200,7 @@ impl Section {
             && !*is_whole
         {
             let second = at + self.format.separator.len();
-            let (head, is_full) = syntax::head(&text[second..]);
+            let (head, is_full) = step::head(&text[second..]);
             if strip_start(head).is_empty() && !is_full && !has_end {
                 return None;
             }

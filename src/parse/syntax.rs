@@ -1,4 +1,4 @@
-//! The parsers of the formats, and the steps by which they read a block of calls.
+//! Selects the parser of a format, and its markers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::parameter_types::{CalledTool, ParameterTypes};
 use super::pythonic::Pythonic;
 use super::qwen_xml::QwenXml;
 use super::section::Section;
-use super::{Event, Format, ToolCall, deepseek, glm, hermes, kimi_k2, llama3, mistral, pythonic};
+use super::step::Step;
+use super::{Format, deepseek, glm, hermes, kimi_k2, llama3, mistral, pythonic};
 
 /// The markers of the calls of a format.
 #[derive(Debug)]
@@ -113,42 +114,5 @@ impl Syntax {
             Self::Pythonic(_) => Pythonic::end(buffered),
             Self::Mistral(mistral) => mistral.end(buffered),
         }
-    }
-}
-
-/// The maximum number of bytes before the JSON of a call. Bounds the text that is read again with each piece.
-const MAX_HEAD: usize = 512;
-
-/// The beginning of `text` in which the head of a call must end; and whether that beginning has its maximum length.
-pub(super) fn head(text: &str) -> (&str, bool) {
-    let length = (0..=text.len().min(MAX_HEAD)).rev().find(|length| text.is_char_boundary(*length)).unwrap_or_default();
-    (&text[..length], text.len() >= MAX_HEAD)
-}
-
-/// The result of reading text that begins with a marker, or with text of a block that is partly emitted.
-#[derive(Debug)]
-pub(super) enum Step {
-    /// More text is needed.
-    More,
-    /// The first bytes, this many, are text. The scan continues after them.
-    Text(usize),
-    /// The first bytes, this many and at least one, have these events. The block continues after them.
-    Part(usize, Vec<Event>),
-    /// The first bytes, this many, have these events. The block ends after them.
-    End(usize, Vec<Event>),
-}
-
-impl Step {
-    /// The first `length` bytes are a block with these calls. They are text if the block has no call.
-    pub(super) fn calls(length: usize, calls: Vec<ToolCall>) -> Self {
-        match calls.is_empty() {
-            true => Self::Text(length),
-            false => Self::End(length, calls.into_iter().flat_map(ToolCall::into_events).collect()),
-        }
-    }
-
-    /// The first `length` bytes are a block with this call.
-    pub(super) fn call(length: usize, call: ToolCall) -> Self {
-        Self::calls(length, vec![call])
     }
 }

@@ -101,7 +101,7 @@ async fn toy_stream_that_fails_ends_with_an_error_of_the_api() {
     call.send(STREAM).await;
     call.send(&event("r", 0)).await;
     call.send(&chunk(b"data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n")).await;
-    let error = b"toy {\"toy_error\":\"{\\\"message\\\":\\\"out of memory\\\"";
+    let error = b"toy {\"toy_error\":\"out of memory\"}";
     assert!(
         client.read_until(|read| memchr::memmem::find(read, error).is_some()).await,
         "the error has the API's format"
