@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::ok;
 use super::query::Query;
-use crate::generation::entropy_store::{RunningQuery, RunningSequence};
 use crate::generation::entropy_lists::number;
+use crate::generation::entropy_store::{RunningQuery, RunningSequence};
 use crate::json::percent_decode;
 use crate::serve::body::Body;
 use crate::serve::problem::Problem;
