@@ -87,14 +87,10 @@ impl ChatModel {
     /// A line for the operator: the family, the parsers, and how conversations are continued.
     #[must_use]
     pub fn describe(&self) -> String {
-        let trial = self.renderer.check_continuation();
-        let drops_thinking = if self.renderer.features().drops_thinking {
-            "; the template drops thoughts once a user says more"
-        } else {
-            ""
-        };
+        let drops_thinking =
+            if self.renderer.features().drops_thinking { "; the template drops earlier reasoning" } else { "" };
         format!(
-            "family {}, tool calls {}, thinking {}; what follows a turn is rendered alone: for users {}, for tools {}{drops_thinking}",
+            "family {}, tool calls {}, thinking {}; suffix rendering: {}{drops_thinking}",
             self.renderer.family().name(),
             self.parser.format.as_deref().unwrap_or("not parsed"),
             match self.parser.separate {
@@ -102,8 +98,7 @@ impl ChatModel {
                 Some(false) => "part of the text",
                 None => "part of the text, separate in Messages and Responses",
             },
-            trial.user.name(),
-            trial.tool.name(),
+            self.renderer.check_continuation(),
         )
     }
 

@@ -118,7 +118,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
     }
     match found.context_length {
         Some(length) => report.line(Ok, "context", format!("{length} tokens")),
-        None => report.line(Warn, "context", "unknown: sizes of replies are guessed"),
+        None => report.line(Warn, "context", "unknown: reply sizes are estimated"),
     }
     numbers::vocabulary(found, report);
     numbers::streaming(config, found, report);
@@ -146,13 +146,9 @@ fn describe_generation(found: &Capabilities, report: &mut Report) {
     numbers::temperature(found, report);
     if !found.refuses_logprobs {
         match found.gives_logprobs {
-            Some(true) => report.line(Verdict::Ok, "logprobs", "asked and given"),
+            Some(true) => report.line(Verdict::Ok, "logprobs", "returned as requested"),
             Some(false) => {
-                report.line(
-                    Verdict::Fail,
-                    "logprobs",
-                    "a request with logprobs was not answered with them, see the note",
-                );
+                report.line(Verdict::Fail, "logprobs", "missing from the reply to a request for them, see the note");
             }
             None => report.line(Verdict::Warn, "logprobs", "unknown"),
         }
@@ -168,7 +164,7 @@ async fn describe_chats(config: &Config, found: &Capabilities, client: &Client, 
                 report.line(
                     Verdict::Ok,
                     "chat",
-                    "what an assistant said is only kept as sampled in a session: /sessions/ID/v1, or X-Session-Id; else it is text like any other, and marked foreign_assistant_text",
+                    "assistant messages keep their sampled tokens only within a session (/sessions/ID/v1 or X-Session-Id); otherwise they are tokenized as text and marked foreign_assistant_text",
                 );
                 template::final_assistant_message(&model.renderer, report);
                 return template::tools(&model.renderer, report);

@@ -23,7 +23,7 @@ async fn check_reports_findings_and_fixes() {
         (
             EngineProfile { streaming: "incremental", ..EngineProfile::default() },
             0,
-            vec!["ok    streams      incremental", "151936 entries, as the engine says", "flat base64"],
+            vec!["ok    streams      incremental", "151936 entries, as reported by the engine", "flat base64"],
         ),
         (EngineProfile::default(), 0, vec!["warn  streams", "--incremental-streaming-output"]),
         (EngineProfile { vocab: None, ..EngineProfile::default() }, 0, vec!["warn  vocabulary", "--vocab-size"]),
@@ -36,17 +36,17 @@ async fn check_reports_findings_and_fixes() {
         (
             EngineProfile { jax: true, flat: false, ..EngineProfile::default() },
             0,
-            vec!["is sglang-jax", "--entropy always", "sglang-jax has no place for a plugin"],
+            vec!["is sglang-jax", "--entropy always", "sglang-jax supports no plugin"],
         ),
         (
             EngineProfile { server_info: json!({"version": "0.5.6.post2"}), ..EngineProfile::default() },
             0,
-            vec!["estimates from top-k: SGLang 0.5.6.post2 has no place for a plugin"],
+            vec!["estimates from top-k: SGLang 0.5.6.post2 supports no plugin"],
         ),
         (
             EngineProfile { server_info: json!({"version": "0.5.12"}), ..EngineProfile::default() },
             0,
-            vec!["estimates from top-k: SGLang 0.5.12 has no place for a plugin"],
+            vec!["estimates from top-k: SGLang 0.5.12 supports no plugin"],
         ),
         (
             EngineProfile { plugin: true, ..EngineProfile::default() },
@@ -56,7 +56,7 @@ async fn check_reports_findings_and_fixes() {
         (
             EngineProfile { server_info: json!({"speculative_algorithm": "EAGLE"}), ..EngineProfile::default() },
             0,
-            vec!["warn  speculation  EAGLE", "with speculative decoding SGLang takes no observer"],
+            vec!["warn  speculation  EAGLE", "SGLang loads no observer with speculative decoding"],
         ),
         (
             EngineProfile { server_info: json!({"speculative_algorithm": "DFLASH"}), ..EngineProfile::default() },

@@ -66,6 +66,6 @@ async fn check_names_no_flag_that_sglang_jax_lacks() {
     let upstream = Upstream::start(jax(json!({})), engine::answer).await;
     let done = output(&["check", "--upstream", &format!("http://{}", upstream.addr)]).await;
     let text = String::from_utf8(done.stdout).unwrap();
-    assert!(text.contains("cumulative") && text.contains("sglang-jax has no other streams"), "{text}");
+    assert!(text.contains("cumulative") && text.contains("sglang-jax supports no other mode"), "{text}");
     assert!(!text.contains("--incremental-streaming-output"), "{text}");
 }

@@ -326,11 +326,11 @@ async fn check_reports_the_limits_of_a_router() {
     let text = check(router.addr, &[]).await;
     for line in [
         "warn  upstream",
-        "ok    engines      2 as its /workers says: ",
+        "ok    engines      2 from its /workers: ",
         "ok    streams      incremental",
         "warn  top-k form   nested JSON only",
         "ok    aborts",
-        "ok    prompts      ids of text are asked from /tokenize",
+        "ok    prompts      the ids of text prompts come from /tokenize",
         "warn  weights      weight_version default: an update is recognised only if it sets weight_version",
         "the router drops fields that its engines answer: return_flat_raw_top_logprobs_b64",
     ] {

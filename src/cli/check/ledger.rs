@@ -25,7 +25,7 @@ pub(super) async fn check(config: &Config, report: &mut Report) -> Result<(), St
         Err(error) => report.line(Verdict::Fail, "ledger", error.to_string()),
     }
     if options.replicas == 0 {
-        let text = "--ledger-replicas is 0: if the primary is lost, turns are lost whose replies have ended";
+        let text = "--ledger-replicas is 0: a failover can lose turns whose replies have ended";
         report.line(Verdict::Warn, "ledger", text);
     }
     Ok(())

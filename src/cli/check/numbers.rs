@@ -7,7 +7,7 @@ use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSo
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {
         Some(VocabSource::Flag) => "from --vocab-size",
-        Some(VocabSource::Engine) => "as the engine says",
+        Some(VocabSource::Engine) => "as reported by the engine",
         Some(VocabSource::ConfigFile) | None => "from the model's config.json",
     };
     match found.vocab_size {
@@ -22,20 +22,18 @@ pub(super) fn streaming(config: &Config, found: &Capabilities, report: &mut Repo
         Some(StreamMode::Incremental) => report.line(Verdict::Ok, "streams", "incremental"),
         Some(StreamMode::Cumulative | StreamMode::IncrementalIds) => {
             let remedy = match found.traits().can_stream_increments {
-                false => "sglang-jax has no other streams",
+                false => "sglang-jax supports no other mode",
                 true => "start SGLang with --incremental-streaming-output (0.5.12 and later)",
             };
             let text = format!(
-                "cumulative: each event repeats everything, so top-k is asked only up to {most} tokens; {remedy}"
+                "cumulative: each event repeats all tokens, so top-k is requested only up to {most} tokens; {remedy}"
             );
             report.line(Verdict::Warn, "streams", text);
         }
         None => report.line(
             Verdict::Warn,
             "streams",
-            format!(
-                "mode unknown: each stream is read by what its events show, and top-k is asked only up to {most} tokens"
-            ),
+            format!("mode unknown: it is detected in each stream, and top-k is requested only up to {most} tokens"),
         ),
     }
 }
@@ -56,12 +54,12 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
         }
         PluginState::Absent => {
             let why = match &found.version {
-                _ if !found.traits().has_plugins => "sglang-jax has no place for a plugin".to_owned(),
-                _ if found.speculative.is_some() => "with speculative decoding SGLang takes no observer".to_owned(),
+                _ if !found.traits().has_plugins => "sglang-jax supports no plugin".to_owned(),
+                _ if found.speculative.is_some() => "SGLang loads no observer with speculative decoding".to_owned(),
                 _ if found.disaggregated => "with prefill/decode disaggregation the plugin declines".to_owned(),
                 // the version affects only this message; capabilities are detected by probing
                 Some(version) if version.starts_with("0.5.6") || version.starts_with("0.5.12") => {
-                    format!("SGLang {version} has no place for a plugin")
+                    format!("SGLang {version} supports no plugin")
                 }
                 _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
             };
@@ -79,8 +77,8 @@ pub(super) fn temperature(found: &Capabilities, report: &mut Report) {
         Some(true) => report.line(
             Verdict::Warn,
             "temperature",
-            "logprobs are at temperature 1 whatever a request says: unset SGLANG_RETURN_ORIGINAL_LOGPROB to get the sampling policy's",
+            "logprobs are always at temperature 1: unset SGLANG_RETURN_ORIGINAL_LOGPROB to get those of the sampling policy",
         ),
-        None => report.line(Verdict::Warn, "temperature", "of the logprobs could not be told; entropy_info.temperature will be null"),
+        None => report.line(Verdict::Warn, "temperature", "of the logprobs could not be determined; entropy_info.temperature will be null"),
     }
 }

@@ -27,14 +27,14 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
                 Warn,
                 "upstream",
                 format!(
-                    "{} is a router that does not name its engines: what follows is what it says for them",
+                    "{} is a router that does not name its engines: what follows is reported by the router",
                     config.upstream
                 ),
             );
             return report.line(Warn, "engines", "unknown; name each with --engine URL");
         }
-        EngineSource::Flag => "as --engine says",
-        EngineSource::Workers => "as its /workers says",
+        EngineSource::Flag => "from --engine",
+        EngineSource::Workers => "from its /workers",
     };
     report.line(
         Warn,
@@ -50,7 +50,7 @@ pub(super) fn upstream(config: &Config, found: &Capabilities, engines: &Engines,
     }
     report.line(verdict, "engines", format!("{} {origin}: {}; {kind} {version}", urls.len(), urls.join(", ")));
     for engine in current.engines.iter().filter(|engine| !engine.healthy) {
-        report.line(Warn, "engines", format!("{} is not healthy, says the router", engine.client.upstream()));
+        report.line(Warn, "engines", format!("{} is unhealthy according to the router", engine.client.upstream()));
     }
 }
 
@@ -80,13 +80,13 @@ pub(super) fn weights(config: &Config, found: &Capabilities, engines: &Engines, 
 pub(super) async fn aborts(engines: &Engines, report: &mut Report) {
     let outcomes = engines.abort(&rid::fresh(), None).await;
     if outcomes.iter().all(AbortOutcome::is_unsupported) {
-        let text = "there is no /abort_request: when a client leaves, closing the connection is all that ends its generation; name the engines with --engine";
+        let text = "no /abort_request: a client that disconnects ends its generation only by closing the connection; name the engines with --engine";
         return report.line(Verdict::Warn, "aborts", text);
     }
     let failed = outcomes.iter().filter(|outcome| !outcome.is_absent);
     let problems: Vec<String> = failed.filter_map(AbortOutcome::problem).collect();
     if problems.is_empty() {
-        report.line(Verdict::Ok, "aborts", "of clients that leave are taken");
+        report.line(Verdict::Ok, "aborts", "client disconnects abort the generation");
     }
     for problem in problems {
         report.line(Verdict::Warn, "aborts", problem);
@@ -103,13 +103,13 @@ pub(super) async fn prompts(found: &Capabilities, engines: &Engines, report: &mu
         (Ok(_), true) => report.line(
             Verdict::Ok,
             "prompts",
-            "ids of text are echoed by the engine, and in streams asked from /tokenize",
+            "the engine echoes the ids of text prompts; those of streams come from /tokenize",
         ),
-        (Ok(_), false) => report.line(Verdict::Ok, "prompts", "ids of text are asked from /tokenize"),
+        (Ok(_), false) => report.line(Verdict::Ok, "prompts", "the ids of text prompts come from /tokenize"),
         (Err(error), true) => report.line(
             Verdict::Warn,
             "prompts",
-            format!("ids of text are echoed by the engine; streams with a text prompt are not trained: {error}"),
+            format!("the engine echoes the ids of text prompts; streams with a text prompt are not trained: {error}"),
         ),
         (Err(error), false) => report.line(
             Verdict::Warn,

@@ -1,6 +1,8 @@
 //! Checks a template by rendering short conversations: whether the text that is rendered after a turn equals the end of the whole rendered
 //! conversation, and what the template does with tools and with a final assistant message.
 
+use std::fmt::{self, Display, Formatter};
+
 use super::after_turn::placeholder_turn_with_calls;
 use super::{PLACEHOLDER, Renderer, Setting, message};
 use crate::json::Value;
@@ -29,13 +31,21 @@ pub struct ContinuationCheck {
 
 impl Fit {
     /// The name in logs and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
-            Self::Rewrites => "kept where the template would rewrite",
+            Self::Rewrites => "keeps turns that the template would rewrite",
             Self::NoBoundary => "not possible",
-            Self::Refused => "refused by the template",
+            Self::Refused => "rejected by the template",
+        }
+    }
+}
+
+impl Display for ContinuationCheck {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (self.user.name(), self.tool.name()) {
+            (user, tool) if user == tool => write!(f, "{user} (user, tool)"),
+            (user, tool) => write!(f, "{user} (user), {tool} (tool)"),
         }
     }
 }
