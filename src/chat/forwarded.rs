@@ -48,7 +48,7 @@ impl ForwardedChat {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn: 0,
             reply_changes: ReplyChanges::default(),
-            fingerprint: Some(detector.fingerprint),
+            fingerprint: detector.fingerprint,
             sampling_sources: None,
             stored: None,
             session_number: session.map(|session| session.number),

@@ -58,9 +58,9 @@ impl<'a> History<'a> {
     }
 
     /// The fingerprint of the conversation, which continues this turn. Only the messages from the turn's reply on are digested. `None` if
-    /// the turn is from an old log, which has no fingerprints.
+    /// the turn answered no chat.
     pub(super) fn fingerprint_after(&self, continued: &ContinuedTurn) -> Option<Fingerprint> {
-        let known = continued.turn.about.chat.as_ref()?.fingerprint.as_ref()?;
+        let known = &continued.turn.about.chat.as_ref()?.fingerprint;
         Some(history_change::fingerprint_after(&self.request.messages, continued.at, known, self.tools))
     }
 

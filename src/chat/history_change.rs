@@ -226,9 +226,9 @@ impl<'a> ChangeDetector<'a> {
     }
 }
 
-/// The fingerprint of the conversation that a turn answered. `None` in turns of old logs.
+/// The fingerprint of the conversation that a turn answered. `None` if it answered no chat.
 fn fingerprint(turn: &Turn) -> Option<&Fingerprint> {
-    turn.about.chat.as_ref()?.fingerprint.as_ref()
+    turn.about.chat.as_ref().map(|chat| &chat.fingerprint)
 }
 
 /// The number of messages that a turn answered; 0 if that is unknown.

@@ -184,7 +184,7 @@ impl<'a> PromptBuilder<'a> {
             foreign_text: replies.has_foreign(),
             inserted_end_of_turn,
             reply_changes,
-            fingerprint: Some(fingerprint),
+            fingerprint,
             sampling_sources: None,
             stored: None,
             session_number: session.map(|session| session.number),

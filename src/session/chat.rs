@@ -33,8 +33,7 @@ pub struct Chat {
     #[serde(default, skip_serializing_if = "ReplyChanges::is_empty")]
     pub reply_changes: ReplyChanges,
     /// Digests that later calls are compared with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fingerprint: Option<Fingerprint>,
+    pub fingerprint: Fingerprint,
     /// The sources of the sampling parameters that the client did not set. `None` if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling_sources: Option<SamplingSources>,

@@ -83,10 +83,9 @@ impl ConversationIndex {
             fault if fault.is_none_or(Fault::has_sampled_tokens) => answers.others.push(turn.id),
             _ => {}
         }
-        if let Some(fingerprint) = &chat.fingerprint {
-            self.bodies.insert(fingerprint.body, turn.id);
-            self.instructed.insert((fingerprint.system, fingerprint.body), turn.id);
-        }
+        let Fingerprint { system, body, .. } = chat.fingerprint;
+        self.bodies.insert(body, turn.id);
+        self.instructed.insert((system, body), turn.id);
     }
 
     /// The turns that answer this conversation: the latest trainable ones, then the latest others with sampled tokens, at most 64.
@@ -111,7 +110,7 @@ impl ConversationIndex {
         let Some(at) = body.filter(|at| Some(*at) >= same) else { return forks };
         let body = prefixes[at].body;
         let turn = self.instructed.get(&(call.system, body)).or(self.bodies.get(&body)).copied();
-        let recorded = turns[turn? as usize].about.chat.as_ref()?.fingerprint.as_ref()?;
+        let recorded = &turns[turn? as usize].about.chat.as_ref()?.fingerprint;
         let cause = match recorded {
             recorded if recorded.system != call.system => Cause::SystemChanged,
             recorded if recorded.tools != call.tools && !continues => Cause::ToolsChanged,

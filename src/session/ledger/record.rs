@@ -362,12 +362,12 @@ mod tests {
                 foreign_text: number.is_multiple_of(19),
                 inserted_end_of_turn: index,
                 reply_changes,
-                fingerprint: number.is_multiple_of(23).then(|| Fingerprint {
+                fingerprint: Fingerprint {
                     body: conversation,
                     tool_bytes: number,
                     messages: index,
                     ..Fingerprint::default()
-                }),
+                },
                 sampling_sources: sampling_sources(number),
                 stored: number.is_multiple_of(29).then(|| Arc::new(stored(number))),
                 session_number: None,
