@@ -20,24 +20,24 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`app`] | binds the ports, builds the proxy from the settings, spawns its tasks and drains |
 //! | [`cli`] | the commands, one file for each |
+//! | [`app`] | binds the ports, builds the proxy from the settings, spawns its tasks and drains |
 //! | [`serve`] | the ports: connections, the layers that each request passes, the routes of HTTP and gRPC |
 //! | [`demo`] | the embedded demo engine |
-//! | [`api`] | the APIs of agents: decodes requests to generation requests, encodes events to replies |
 //! | [`archive`] | finished trajectories in object storage: Parquet files and manifests |
-//! | [`export`] | trajectories in the formats of trainers |
+//! | [`api`] | the APIs of agents: decodes requests to generation requests, encodes events to replies |
 //! | [`rl`] | advantages and thinking spans over recorded trajectories |
-//! | [`logits`] | whole rows of logits: safetensors, shared memory, batching, GPU |
+//! | [`export`] | trajectories in the formats of trainers |
 //! | [`generation`] | the pipeline: runs, measures, records, aborts and retries generations |
 //! | [`chat`] | renders conversations to token ids, and parses token ids to messages |
 //! | [`engine`] | SGLang and sglang-jax: every key and rule; capabilities, plans, events, transport |
 //! | [`session`] | turns, sessions, the store and its log |
-//! | [`entropy`] | estimators and kernels of entropy, without I/O |
-//! | [`columns`] | the table of token columns: data of tokens beyond ids, logprobs and entropies |
+//! | [`logits`] | whole rows of logits: safetensors, shared memory, batching, GPU |
 //! | [`tokenizer`] | encodes and decodes text, renders chat templates |
 //! | [`parse`] | parses generated text into reasoning, content and tool calls |
-//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`budget`], [`long_work`], [`tls_client`] | shared utilities |
+//! | [`entropy`] | estimators and kernels of entropy, without I/O |
+//! | [`columns`] | the table of token columns: data of tokens beyond ids, logprobs and entropies |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`long_work`], [`tls_client`], [`budget`] | shared utilities |
 //!
 //! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
 

@@ -113,7 +113,7 @@ metrics! {
     retries: counters "retries_total" [outcome];
     /// Sessions evicted from the store.
     sessions_evicted: counters "sessions_evicted_total" [reason = "ttl" | "bytes"];
-    /// Records that were not written to the log in time.
+    /// Records that were not written to the log in time. `ledger`: the shared ledger did not take a turn in time; the local log has it, if there is one.
     log_failures: counters "log_failures_total" [reason = "write" | "queue_full" | "slow" | "ledger" | "memory"];
     /// 1 while records cannot be written to the log.
     log_degraded: gauge "log_degraded";

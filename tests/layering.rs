@@ -305,6 +305,30 @@ fn modules_import_lower_levels_only() {
     }
 }
 
+/// The names in backticks of each row of the Markdown table that follows `heading`, in the first column that has any.
+fn table_rows(text: &str, heading: &str) -> Vec<Vec<String>> {
+    let rows = text.split_once(heading).unwrap().1.lines().skip_while(|line| !line.contains("|---")).skip(1);
+    rows.take_while(|line| line.trim_start_matches("//!").trim_start().starts_with('|'))
+        .map(|row| row.split('`').skip(1).step_by(2).map(|name| name.trim_end_matches(".rs").to_owned()).collect())
+        .collect()
+}
+
+#[test]
+fn tables_of_modules_equal_the_levels() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let levels: Vec<BTreeSet<&str>> = LEVELS.iter().map(|level| level.iter().copied().collect()).collect();
+
+    let rows = table_rows(&read("CONTRIBUTING.md"), "| level | modules |");
+    let rows: Vec<BTreeSet<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
+    assert_eq!(rows, levels, "CONTRIBUTING.md");
+
+    let listed: Vec<String> = table_rows(&read("src/lib.rs"), "| module | content |").concat();
+    let order: Vec<usize> = listed.iter().map(|module| level(module)).collect();
+    assert!(order.is_sorted(), "src/lib.rs: {listed:?}");
+    let modules: BTreeSet<&str> = listed.iter().map(String::as_str).chain(["main"]).collect();
+    assert_eq!(modules, levels.into_iter().flatten().collect(), "src/lib.rs");
+}
+
 #[test]
 fn serve_imports_no_single_api() {
     let apis = ["openai", "anthropic_messages"];

@@ -1,6 +1,6 @@
 //! The members of `meta_info` that are recorded with a turn, under their names.
 
-use crate::columns::COLUMNS;
+use crate::columns::{Alignment, COLUMNS, Encoding};
 use crate::engine::plan::ItemPlan;
 use crate::json::Text;
 
@@ -37,7 +37,10 @@ pub(crate) fn is_recorded(name: &str, item: &ItemPlan) -> bool {
 /// Whether a member has one entry per sampled token, so that the lists of an incremental stream are joined.
 #[must_use]
 pub(crate) fn is_per_sampled_token(name: &str) -> bool {
-    name.starts_with("output_")
+    match COLUMNS.iter().find(|source| source.member == name) {
+        Some(source) => source.alignment == Alignment::Sampled && source.encoding == Encoding::Lists,
+        None => name.starts_with("output_"),
+    }
 }
 
 /// The logprobs of the last `ids.len()` tokens of the prompt among the recorded members; NaN for null. `None` if they are not recorded, or
