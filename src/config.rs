@@ -239,13 +239,13 @@ pub struct LimitConfig {
     pub drain_timeout: Duration,
 }
 
-/// Bytes of a reply that are measured whatever the memory for all replies is: as many as a planned reply may be expected to have.
+/// Bytes of a reply that are measured if the memory for all replies has room: as many as a planned reply may be expected to have.
 const MIN_REPLY_BYTES: u64 = 64 << 20;
 
 impl LimitConfig {
     /// Derives the limits that have no flag.
     fn derive(&mut self) {
-        self.max_reply_bytes = (self.max_bytes_in_flight / 8).max(MIN_REPLY_BYTES);
+        self.max_reply_bytes = (self.max_bytes_in_flight / 8).max(MIN_REPLY_BYTES).min(self.max_bytes_in_flight);
     }
 
     /// Refuses limits with which a large request would never be served. The cheapest one is counted twice, and its buffer may be larger by

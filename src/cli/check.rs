@@ -201,7 +201,7 @@ fn describe_info(config: &Config, found: &Capabilities, report: &mut Report) {
     }
     if let Some(k) = lowered_k(config, found) {
         let text = format!(
-            "lowered from {} to {k} where a client that does not stream sets no length: the reply could exceed an eighth of --max-bytes-in-flight",
+            "lowered from {} to {k} where a client that does not stream sets no length: the reply could exceed an eighth of --max-bytes-in-flight (at least 64MiB)",
             config.entropy.top_logprobs
         );
         report.line(Warn, "top-k", text);

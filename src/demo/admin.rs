@@ -19,8 +19,15 @@ struct AbortRequest {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(default)]
 struct PauseRequest {
-    mode: Option<String>,
+    mode: String,
+}
+
+impl Default for PauseRequest {
+    fn default() -> Self {
+        Self { mode: "abort".to_owned() }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,7 +81,7 @@ pub(super) fn abort(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>
 
 pub(super) async fn pause(engine: &Engine, body: &Bytes) -> Result<Response<ReplyBody>, Refusal> {
     let request: PauseRequest = parse_or_default(body)?;
-    let mode = match request.mode.as_deref().unwrap_or("abort") {
+    let mode = match request.mode.as_str() {
         "abort" => PauseMode::Abort,
         "in_place" => PauseMode::InPlace,
         "retract" => PauseMode::Retract,

@@ -19,7 +19,7 @@ pub enum Reason {
     Refused,
     /// The engine refused a request of this shape since the last probe.
     RefusedBefore,
-    /// The reply is larger than an eighth of `--max-bytes-in-flight`.
+    /// The reply is larger than an eighth of `--max-bytes-in-flight`, and than 64MiB.
     TooLarge,
     /// The reply does not fit within `--max-bytes-in-flight`.
     NoRoom,

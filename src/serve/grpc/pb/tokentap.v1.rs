@@ -1155,7 +1155,7 @@ pub mod generate_server {
         ///
         /// Errors: those of HTTP, with the message of the body. `tokentap-body-bin` in the trailers is that body, if it has at most 3 KiB.
         /// UNAVAILABLE after some messages if the engine's stream was cut off; RESOURCE_EXHAUSTED for a reply that does not stream and is larger
-        /// than an eighth of --max-bytes-in-flight.
+        /// than an eighth of --max-bytes-in-flight and than 64MiB.
         async fn generate(
             &self,
             request: tonic::Request<super::GenerateRequest>,

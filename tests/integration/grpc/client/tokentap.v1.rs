@@ -313,7 +313,7 @@ pub mod generate_client {
         ///
         /// Errors: those of HTTP, with the message of the body. `tokentap-body-bin` in the trailers is that body, if it has at most 3 KiB.
         /// UNAVAILABLE after some messages if the engine's stream was cut off; RESOURCE_EXHAUSTED for a reply that does not stream and is larger
-        /// than an eighth of --max-bytes-in-flight.
+        /// than an eighth of --max-bytes-in-flight and than 64MiB.
         pub async fn generate(
             &mut self,
             request: impl tonic::IntoRequest<
