@@ -245,7 +245,7 @@ const MIN_REPLY_BYTES: u64 = 64 << 20;
 impl LimitConfig {
     /// Derives the limits that have no flag.
     fn derive(&mut self) {
-        self.max_reply_bytes = (self.max_bytes_in_flight / 8).max(MIN_REPLY_BYTES).min(self.max_bytes_in_flight);
+        self.max_reply_bytes = (self.max_bytes_in_flight / 8).max(MIN_REPLY_BYTES);
     }
 
     /// Refuses limits with which a large request would never be served. The cheapest one is counted twice, and its buffer may be larger by

@@ -246,7 +246,6 @@ mod tests {
         assert_eq!(limit(&[]), 256 << 20);
         assert_eq!(limit(&["--max-bytes-in-flight", "8GiB"]), 1 << 30);
         assert_eq!(limit(&["--max-bytes-in-flight", "256MiB"]), 64 << 20);
-        assert_eq!(limit(&["--max-request-bytes", "1MiB", "--max-bytes-in-flight", "4MiB"]), 4 << 20);
         assert!(loaded(&["serve", "--max-reply-bytes", "1GiB"]).unwrap_err().contains("--max-reply-bytes"));
     }
 
