@@ -26,9 +26,12 @@ use serde::Serialize;
 use crate::budget::{Work, values_bytes};
 use crate::chat::forwarded::ForwardedChat;
 use crate::chat::{RequestError, RequestSession};
+use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::{GenerateRequest, SessionNames};
+use crate::engine::sglang::routes::Route;
 use crate::error::BoxError;
 use crate::generation::event::GenerationEvent;
+use crate::generation::request::EngineChat;
 use crate::generation::update::SequenceUpdate;
 use crate::session::ledger::Ack;
 use crate::session::{Chat, Dialect, Labels, Session};
@@ -125,6 +128,17 @@ pub trait ApiRequest: Debug + Send + Sync {
 
     /// Describes the chat that a turn records if the engine's own endpoint serves the request.
     fn forwarded_chat(&self, _session: RequestSession<'_>, _work: &Work) -> Option<ForwardedChat> {
+        None
+    }
+
+    /// The request as the client wrote it, for the engine's own endpoint of `route`. `None` unless that endpoint reports token ids.
+    fn client_chat(
+        &self,
+        _route: Route,
+        _session: RequestSession<'_>,
+        _work: &Work,
+        _engine: &Capabilities,
+    ) -> Option<EngineChat> {
         None
     }
 }

@@ -1,4 +1,5 @@
-//! How agents describe themselves: the headers and body members of Claude Code, Codex and `OpenCode` that label a turn or name its session.
+//! How agents describe themselves and their calls: the headers and body members of Claude Code, Codex and `OpenCode` that label a turn or name
+//! its session, and the headers that mark a call.
 //!
 //! Only documented signals are read, and a class is never guessed. A header that is absent changes nothing.
 
@@ -7,7 +8,14 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, header};
 use serde_json::Value;
 
+use crate::generation::request::ClientSignals;
 use crate::session::{Labels, RequestClass, fill_label};
+
+/// The number of earlier attempts of this call. Most agents' SDKs send this header.
+const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+
+/// The client marks the last call of its session with this header.
+const SESSION_DONE: HeaderName = HeaderName::from_static("x-session-done");
 
 /// With `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES` the engine reads the request id from this header, so the body must not have one.
 pub(crate) const OVERRIDE_RID: HeaderName = HeaderName::from_static("x-override-rid");
@@ -39,6 +47,20 @@ const THREADS: [&str; 7] = [
 
 /// Members of Claude Code's attribution whose values change with each call.
 const PER_CALL: [&str; 2] = ["cch=", "cc_prev_req="];
+
+/// What the headers of a call tell tokentap.
+#[must_use]
+pub(crate) fn signals(headers: &HeaderMap) -> ClientSignals {
+    let value = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let attempts = value(RETRY_COUNT).and_then(|count| count.parse::<u32>().ok());
+    let is_no = |value: &str| matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false" | "no");
+    ClientSignals {
+        authorization: headers.get(header::AUTHORIZATION).cloned(),
+        rid: headers.get(OVERRIDE_RID).cloned(),
+        is_retry: attempts.is_some_and(|attempts| attempts > 0),
+        is_last: value(SESSION_DONE).is_some_and(|value| !is_no(value)),
+    }
+}
 
 /// The labels in the headers of a request. `None` if no header is an agent's: most requests of other clients have none.
 #[must_use]
@@ -203,6 +225,20 @@ mod tests {
         assert_eq!(labels(&headers(&[])), None);
         let plain = [("user-agent", "curl/8.7.1"), ("x-session-id", "s"), ("content-type", "application/json")];
         assert_eq!(labels(&headers(&plain)), None);
+    }
+
+    #[test]
+    fn call_is_a_retry_or_the_last_one_if_its_headers_say_so() {
+        let marks = |name, value| {
+            let signals = signals(&headers(&[(name, value)]));
+            (signals.is_retry, signals.is_last)
+        };
+        for (value, is_retry, is_last) in
+            [("0", false, false), (" 2 ", true, true), ("true", false, true), (" No", false, false), ("", false, false)]
+        {
+            assert_eq!(marks("x-stainless-retry-count", value), (is_retry, false), "{value:?}");
+            assert_eq!(marks("x-session-done", value), (false, is_last), "{value:?}");
+        }
     }
 
     #[test]

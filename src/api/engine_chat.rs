@@ -21,30 +21,56 @@ use crate::generation::request::{ChatKind, ChatOfPrompt, EngineChat};
 use crate::json::Object;
 use translation::TranslatedChat;
 
-/// A chat of a client, whose body the engine gets unchanged. `object` has the spans of the members of the body, `chat` is the conversation if
-/// it was decoded.
+/// A chat of a client, whose body the engine gets unchanged, and its decoded members.
+#[derive(Debug)]
+pub(crate) struct ClientChat<'a> {
+    pub(crate) body: &'a RequestBody,
+    pub(crate) model: &'a str,
+    pub(crate) n: usize,
+    pub(crate) sglext: SglextOptions,
+}
+
+impl ClientChat<'_> {
+    /// The request for the engine's endpoint. `chat` describes its conversation, if it was decoded.
+    pub(crate) fn into_engine_chat(
+        self,
+        route: Route,
+        chat: Option<ForwardedChat>,
+        engine: &Capabilities,
+    ) -> EngineChat {
+        let Self { body, model, n, sglext } = self;
+        let text = |name: &str| body.text(name).ok().flatten();
+        let lora_path = text("lora_path");
+        EngineChat {
+            body: body.bytes.clone(),
+            route,
+            rid: text("rid").map(Into::into),
+            sglext,
+            n,
+            sampling: sampling(body),
+            lora_path: lora_adapter(model, &engine.model).or(lora_path.as_deref()).and_then(adapter),
+            chat: chat.map(chat_of_prompt),
+            kind: ChatKind::PassedThrough,
+        }
+    }
+}
+
+/// A chat of a client that is not decoded. `object` has the spans of the members of the body.
 #[must_use]
-pub(crate) fn client_chat(
+pub(crate) fn undecoded_chat(
     request: &Request<Bytes>,
     object: Object,
     route: Route,
-    chat: Option<ForwardedChat>,
     engine: &Capabilities,
 ) -> EngineChat {
     let body = RequestBody { bytes: request.body().clone(), object };
-    let text = |name: &str| body.text(name).ok().flatten();
-    let (model, lora_path) = (text("model").unwrap_or_default(), text("lora_path"));
-    EngineChat {
-        route,
-        rid: text("rid").map(Into::into),
-        sglext: SglextOptions::decode(&body.bytes, &body.object, request.headers(), &engine.chat),
+    let chat = ClientChat {
+        model: &body.text("model").ok().flatten().unwrap_or_default(),
         n: body.samples().unwrap_or(1),
-        sampling: sampling(&body),
-        lora_path: lora_adapter(&model, &engine.model).or(lora_path.as_deref()).and_then(adapter),
-        chat: chat.map(chat_of_prompt),
-        kind: ChatKind::PassedThrough,
-        body: body.bytes,
-    }
+        sglext: SglextOptions::decode(&body.bytes, &body.object, request.headers(), &engine.chat),
+        body: &body,
+    };
+    chat.into_engine_chat(route, None, engine)
 }
 
 /// A call of another API as a chat, and the encoder of its reply. `None` if its conversation has no media, or if chats do not have one of its
@@ -104,7 +130,7 @@ mod tests {
         let engine = Capabilities { model: "m:1".into(), ..Capabilities::default() };
         let request = Request::new(Bytes::from_static(body.as_bytes()));
         let object = Object::parse(body.as_bytes()).unwrap();
-        client_chat(&request, object, routes::route(routes::CHAT), None, &engine)
+        undecoded_chat(&request, object, routes::route(routes::CHAT), &engine)
     }
 
     #[test]

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::sync::watch;
 
+use super::engine_chat::ClientChat;
 use super::generate_request::{GenerateInputs, sampling_sources};
 use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
@@ -22,7 +23,9 @@ use crate::chat::reply_reader::ReplyReader;
 use crate::chat::{ChatService, RequestError, RequestSession};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::SessionNames;
+use crate::engine::sglang::routes::Route;
 use crate::engine::sglang::sglext::SglextOptions;
+use crate::generation::request::EngineChat;
 use crate::session::{Dialect, Labels, Session, fill_label};
 use reply::ReplyContext;
 use request::ChatRequest;
@@ -115,5 +118,17 @@ impl ApiRequest for DecodedChat {
 
     fn forwarded_chat(&self, session: RequestSession<'_>, work: &Work) -> Option<ForwardedChat> {
         self.api.chats.forwarded_chat(&self.chat.conversation, session, work)
+    }
+
+    fn client_chat(
+        &self,
+        route: Route,
+        session: RequestSession<'_>,
+        work: &Work,
+        engine: &Capabilities,
+    ) -> Option<EngineChat> {
+        let ChatRequest { body, model, n, .. } = &self.chat;
+        let client = ClientChat { body, model, n: *n, sglext: self.sglext };
+        Some(client.into_engine_chat(route, self.forwarded_chat(session, work), engine))
     }
 }

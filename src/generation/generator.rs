@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::context::GenerationContext;
 use super::event::EventKind;
 use super::events::{Events, Generation};
-use super::request::{ChatKind, EngineChat, GenerationRequest, RequestId, Source};
+use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
 use super::uncaptured::UncapturedGenerations;
 use crate::engine::capabilities::Capabilities;
@@ -65,36 +65,29 @@ impl Generator {
     /// Runs a generation, or joins the one that a retry repeats. `rid` is set to the request's id before the request is sent.
     ///
     /// # Errors
-    /// The answer for the client, if the engine did not answer.
+    /// The error for the client, if the engine did not reply.
     pub async fn run(
         self: &Arc<Self>,
-        request: GenerationRequest,
-        source: Source,
+        mut request: GenerationRequest,
         rid: &OnceLock<RequestId>,
     ) -> Result<Generation, Error> {
-        let Some(retry) = request.retry else {
+        let GenerationRequest { source, call } = &mut request;
+        // two equal calls with the same id are retries of one call
+        call.signals.is_retry |= call.signals.rid.is_some() || source.has_rid();
+        let is_retry = call.signals.is_retry;
+        if !call.is_named || !self.context.settings.records {
             let known = RequestId::default();
             // never set before: a request is run once
             let _ = rid.set(Arc::clone(&known));
-            return self.run_attempt(request, source, None, &known).await;
-        };
-        let key = RetryKey {
-            session: Arc::clone(&request.session),
-            method: request.head.method.clone(),
-            target: request.head.target.clone(),
-            authorization: [request.authorization.clone(), request.head.headers.get("x-api-key").cloned()],
-            rid: request.header_rid.clone(),
-            body: source.body().clone(),
-            digest: retry.digest,
-            reads: request.reads,
-            sglext: source.sglext(),
-        };
+            return self.run_attempt(request, None, &known).await;
+        }
+        let key = RetryKey::new(&request);
         let idle = self.context.settings.session_idle;
-        let (mut reader, outcome) = self.retries.enter(key, retry.is_marked, idle, |attempt| {
+        let (mut reader, outcome) = self.retries.enter(key, is_retry, idle, |attempt| {
             let generator = Arc::clone(self);
             Box::pin(async move {
                 let known = Arc::clone(&attempt.rid);
-                let generation = generator.run_attempt(request, source, Some(attempt), &known).await;
+                let generation = generator.run_attempt(request, Some(attempt), &known).await;
                 generation.unwrap_or_else(|error| Generation::failed(error, None))
             })
         });
@@ -111,22 +104,22 @@ impl Generator {
     async fn run_attempt(
         self: &Arc<Self>,
         request: GenerationRequest,
-        source: Source,
         attempt: Option<AttemptContext>,
         rid: &RequestId,
     ) -> Result<Generation, Error> {
+        let GenerationRequest { source, call } = request;
         let records = self.context.settings.records;
         if records {
-            self.context.settings.session.check(&self.sessions, &request.session, source.turns())?;
+            self.context.settings.session.check(&self.sessions, &call.session, source.turns())?;
         }
-        let session = HeaderValue::try_from(&*request.session).ok().filter(|_| records);
+        let session = HeaderValue::try_from(&*call.session).ok().filter(|_| records);
         let mut generation = match source {
-            Source::Generate { request: generate, chat } => {
-                let planned = self.plan_generate(&request, generate, chat, attempt, rid).await?;
-                let (reply, active) = self.send(&request, planned).await?;
-                self.receive(reply, active, request.reads).await?
+            Source::Generate { request, chat } => {
+                let planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
+                let (reply, active) = self.send(&call, planned).await?;
+                self.receive(reply, active, call.reads).await?
             }
-            Source::EngineChat(chat) => self.run_chat(request, *chat, attempt, rid).await?,
+            Source::EngineChat(chat) => self.run_chat(call, *chat, attempt, rid).await?,
         };
         if let Some(session) = session {
             generation.head.headers.insert(SESSION, session);
@@ -137,7 +130,7 @@ impl Generator {
     /// Runs a chat of the engine's own endpoint. The head of a stream whose events all come at the end does not wait for the engine.
     async fn run_chat(
         self: &Arc<Self>,
-        request: GenerationRequest,
+        call: ClientCall,
         mut chat: EngineChat,
         attempt: Option<AttemptContext>,
         rid: &RequestId,
@@ -150,24 +143,24 @@ impl Generator {
             let _ = rid.set(Arc::clone(known));
         }
         if !chat.is_deferred() {
-            return self.finish_chat(&request, chat, attempt, may_hold_rid).await;
+            return self.finish_chat(&call, chat, attempt, may_hold_rid).await;
         }
         let generator = Arc::clone(self);
-        let pending = async move { generator.finish_chat(&request, chat, attempt, may_hold_rid).await };
+        let pending = async move { generator.finish_chat(&call, chat, attempt, may_hold_rid).await };
         Ok(Generation::deferred(pending, self.context.budget.reply()))
     }
 
     async fn finish_chat(
         &self,
-        request: &GenerationRequest,
+        call: &ClientCall,
         chat: EngineChat,
         attempt: Option<AttemptContext>,
         may_hold_rid: bool,
     ) -> Result<Generation, Error> {
         let kind = chat.kind;
-        let planned = self.plan_chat(request, chat, attempt, may_hold_rid).await?;
-        let (reply, active) = self.send(request, planned).await?;
-        let generation = self.receive(reply, active, request.reads).await?;
+        let planned = self.plan_chat(call, chat, attempt, may_hold_rid).await?;
+        let (reply, active) = self.send(call, planned).await?;
+        let generation = self.receive(reply, active, call.reads).await?;
         let needs_ids = kind != ChatKind::PassedThrough && generation.head.status == StatusCode::OK;
         match &generation.events {
             _ if !needs_ids => Ok(generation),

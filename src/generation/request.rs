@@ -162,36 +162,45 @@ impl Source {
     }
 }
 
-/// A request for a generation, decoded from the client's API.
+/// A request for a generation, decoded from a call of an API.
 #[derive(Debug)]
 pub struct GenerationRequest {
+    /// The source of its events, with the request for it.
+    pub source: Source,
+    /// The call.
+    pub call: ClientCall,
+}
+
+/// The parts of a client's call that do not depend on the source of its events.
+#[derive(Debug)]
+pub struct ClientCall {
     /// Method, path and headers for the engine.
     pub head: RequestHead,
     /// Counts the memory of the body, and of what the generation takes besides.
     pub work: Work,
     /// The session of its turns.
     pub session: Arc<str>,
+    /// The client named the session. Only then may it retry the call.
+    pub is_named: bool,
     /// The labels of its turns; `None` without a signal.
     pub labels: Option<Arc<Labels>>,
-    /// The client marks this call as the last of its session.
-    pub is_last: bool,
-    /// The client's API key.
-    pub authorization: Option<HeaderValue>,
-    /// The request id from a client header. Without it tokentap may assign one.
-    pub header_rid: Option<HeaderValue>,
+    /// What its headers tell tokentap.
+    pub signals: ClientSignals,
     /// How the events are accessed.
     pub reads: EventAccess,
-    /// Identifies the call when it is retried; `None` if its reply is not kept.
-    pub retry: Option<Retry>,
 }
 
-/// Identifies a call that the client may send again.
-#[derive(Debug, Clone, Copy)]
-pub struct Retry {
-    /// The digest of the client's body.
-    pub digest: BodyDigest,
-    /// The client marks the call as a retry.
-    pub is_marked: bool,
+/// What the headers of a call tell tokentap.
+#[derive(Debug)]
+pub struct ClientSignals {
+    /// The client's API key.
+    pub authorization: Option<HeaderValue>,
+    /// The request id. Without it tokentap may assign one.
+    pub rid: Option<HeaderValue>,
+    /// The call is a retry.
+    pub is_retry: bool,
+    /// The call is the last of its session.
+    pub is_last: bool,
 }
 
 /// A keyed hash of a body, which avoids most comparisons of bodies. The key is random, so that a client cannot construct many bodies with

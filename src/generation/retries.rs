@@ -22,9 +22,10 @@ pub(crate) use reader::Reader;
 pub(crate) use registry::{ReplayLimits, Retries};
 pub(crate) use shared_reply::PendingReply;
 
-use super::request::{BodyDigest, RequestId};
+use super::request::{BodyDigest, GenerationRequest, RequestId};
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::event::EventAccess;
+use crate::long_work::{BodyLength, in_place};
 use crate::session::Turns;
 use replay_buffer::{BufferedBytes, ReplayBuffer};
 use shared_reply::{SharedReply, Wakers};
@@ -52,6 +53,23 @@ pub struct RetryKey {
 }
 
 impl RetryKey {
+    /// The key of a call. Hashes the body.
+    pub(super) fn new(request: &GenerationRequest) -> Self {
+        let GenerationRequest { source, call } = request;
+        let (body, headers) = (source.body().clone(), &call.head.headers);
+        Self {
+            session: Arc::clone(&call.session),
+            method: call.head.method.clone(),
+            target: call.head.target.clone(),
+            authorization: [call.signals.authorization.clone(), headers.get("x-api-key").cloned()],
+            rid: call.signals.rid.clone(),
+            digest: in_place(BodyLength::Request(body.len()), || BodyDigest::new(&body)),
+            body,
+            reads: call.reads,
+            sglext: source.sglext(),
+        }
+    }
+
     /// Whether the keys are equal except that only the digests of the bodies are compared.
     fn is_like(&self, other: &Self) -> bool {
         // destructured, so that a new member cannot be forgotten here

@@ -76,11 +76,10 @@ async fn route(proxy: &Arc<Proxy>, mut request: Request<Incoming>) -> Response<B
         }
         return forward(proxy, route, request, None).await.unwrap_or_else(Error::into_response);
     }
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = match v1::handle(proxy, request).await {
-        None => misdirected::on_control(proxy, &method, &path, routes::route(&path)),
-        response => response,
-    };
+    if let Some(control) = control_route::of(route) {
+        return v1::handle(proxy, control, request).await;
+    }
+    let path = request.uri().path();
     let no_route = || Problem::new(ErrorCode::NOT_FOUND, "there is no such route on the control port").into_response();
-    response.unwrap_or_else(no_route)
+    misdirected::on_control(proxy, request.method(), path, routes::route(path)).unwrap_or_else(no_route)
 }

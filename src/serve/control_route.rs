@@ -2,6 +2,7 @@
 
 use http::Method;
 
+use crate::engine::sglang::routes::Route;
 use crate::json::percent_decode;
 use crate::serve::request_info::Access;
 
@@ -52,6 +53,11 @@ pub(crate) static ROUTES: [ControlRoute; 13] = [
 /// Finds the route of a path below `/v1/`.
 pub(crate) fn below_v1(path: &str) -> Option<&'static ControlRoute> {
     ROUTES.iter().find(|route| route.matches(path))
+}
+
+/// The route below `/v1/` with which a request was classified.
+pub(crate) fn of(route: Route) -> Option<&'static ControlRoute> {
+    ROUTES.iter().find(|known| known.pattern == route.endpoint)
 }
 
 impl ControlRoute {

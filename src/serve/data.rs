@@ -4,6 +4,7 @@ pub(crate) mod abort;
 pub(crate) mod api_call;
 pub(crate) mod forward;
 pub(crate) mod generate;
+pub(crate) mod generation;
 pub(crate) mod policy;
 pub mod redact;
 

@@ -16,7 +16,7 @@ use crate::generation::capture::{Capture, ChatCapture};
 use crate::generation::entropy_request::entropy_request;
 use crate::generation::in_flight::InFlight;
 use crate::generation::recorder::{RecordContext, Recorder};
-use crate::generation::request::{EngineChat, GenerationRequest, RequestId};
+use crate::generation::request::{ClientCall, EngineChat, RequestId};
 use crate::generation::retries::AttemptContext;
 use crate::generation::settings::EntropyMode;
 use crate::long_work::{BodyLength, on_body};
@@ -40,7 +40,7 @@ impl Generator {
     /// Plans a request for /generate. `chat` is the conversation that its turns continue.
     pub(super) async fn plan_generate(
         &self,
-        request: &GenerationRequest,
+        call: &ClientCall,
         generate: Box<GenerateRequest>,
         chat: Option<Box<Chat>>,
         attempt: Option<AttemptContext>,
@@ -48,9 +48,9 @@ impl Generator {
     ) -> Result<PlannedRequest, Error> {
         let upstream = Arc::clone(&self.upstream.borrow());
         let settings = &self.context.settings;
-        let assigns_rid = request.header_rid.is_none();
+        let assigns_rid = call.signals.rid.is_none();
         let length = BodyLength::Request(generate.bytes.len());
-        let plan = on_body(length, || self.plan(&upstream, &generate, assigns_rid, &request.work)).await?;
+        let plan = on_body(length, || self.plan(&upstream, &generate, assigns_rid, &call.work)).await?;
         if let Some(known) = plan.rid.as_ref().or_else(|| plan.rids.first().map(|(known, _)| known)) {
             // never set before: an attempt has one plan
             let _ = rid.set(Arc::clone(known));
@@ -68,27 +68,27 @@ impl Generator {
         let engine_may_hold_rid = is_repeat && (!assigns_rid || !generate.rids().is_empty());
         let recorder = || {
             let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
-            self.recorder(request, RecordContext { chat, ..context }, attempt)
+            self.recorder(call, RecordContext { chat, ..context }, attempt)
         };
         let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };
         let client_gets_echo = generate.return_prompt_token_ids && upstream.echoes_prompt;
         let mut text_prompt = settings.records.then(|| TextPrompt::from_request(&generate)).flatten();
         if let Some(text) = text_prompt.as_mut().filter(|_| !plan.echo && !client_gets_echo) {
-            match text.reserve(&request.work) {
+            match text.reserve(&call.work) {
                 // the generation itself has room, so only the prompt of the record is left out
                 Err(Stopped::TooLarge { .. }) => text_prompt = None,
                 reserved => reserved?,
             }
         }
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream);
-        let active = ActiveGeneration::new(capture, request.authorization.clone());
+        let active = ActiveGeneration::new(capture, call.signals.authorization.clone());
         Ok(PlannedRequest { route: routes::GENERATE, active, engine_may_hold_rid, text_prompt, client_gets_echo })
     }
 
     /// Plans a chat for the engine's own endpoint: nothing is measured.
     pub(super) async fn plan_chat(
         &self,
-        request: &GenerationRequest,
+        call: &ClientCall,
         chat: EngineChat,
         attempt: Option<AttemptContext>,
         engine_may_hold_rid: bool,
@@ -100,12 +100,12 @@ impl Generator {
             flight.add_unknown_rids(true);
         }
         let context = RecordContext::for_engine_chat(&chat, &upstream, Arc::clone(&self.policy));
-        let recorder = self.recorder(request, context, attempt);
+        let recorder = self.recorder(call, context, attempt);
         let route = chat.route;
-        let uncaptured = self.uncaptured.begin(route.endpoint, Some(Arc::clone(&request.session)));
+        let uncaptured = self.uncaptured.begin(route.endpoint, Some(Arc::clone(&call.session)));
         let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.context), &upstream);
         let capture = capture.with_chat(ChatCapture::new(chat, uncaptured));
-        let active = ActiveGeneration::new(capture, request.authorization.clone());
+        let active = ActiveGeneration::new(capture, call.signals.authorization.clone());
         Ok(PlannedRequest { route, active, engine_may_hold_rid, text_prompt: None, client_gets_echo: false })
     }
 
@@ -164,24 +164,19 @@ impl Generator {
     }
 
     /// Creates the recorder of the reply.
-    fn recorder(
-        &self,
-        request: &GenerationRequest,
-        mut context: RecordContext,
-        attempt: Option<AttemptContext>,
-    ) -> Recorder {
-        context.labels = request.labels.clone();
+    fn recorder(&self, call: &ClientCall, mut context: RecordContext, attempt: Option<AttemptContext>) -> Recorder {
+        context.labels = call.labels.clone();
         context.engine = self.context.engines.single();
-        let mut call = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&request.session));
-        if request.is_last {
-            call.mark_last();
+        let mut recorded = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&call.session));
+        if call.signals.is_last {
+            recorded.mark_last();
         }
         if let Some(attempt) = attempt {
-            if request.retry.is_some_and(|retry| retry.is_marked) && !attempt.is_repeat {
-                call.mark_retry();
+            if call.signals.is_retry && !attempt.is_repeat {
+                recorded.mark_retry();
             }
-            call.track_turns(attempt.turns, attempt.superseded);
+            recorded.track_turns(attempt.turns, attempt.superseded);
         }
-        Recorder::new(call, context)
+        Recorder::new(recorded, context)
     }
 }

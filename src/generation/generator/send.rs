@@ -12,7 +12,7 @@ use crate::engine::transport::client::Reply;
 use crate::engine::upstream::send;
 use crate::error::Error;
 use crate::generation::active::ActiveGeneration;
-use crate::generation::request::{GenerationRequest, RequestHead};
+use crate::generation::request::{ClientCall, RequestHead};
 
 /// Pauses, in milliseconds, before a refused id is sent again: the engine answers an abort at once, but frees the id some scheduler steps
 /// later.
@@ -22,18 +22,18 @@ impl Generator {
     /// Sends a request, and looks up the ids of a text prompt that the reply will not echo.
     pub(super) async fn send(
         &self,
-        request: &GenerationRequest,
+        call: &ClientCall,
         planned: PlannedRequest,
     ) -> Result<(Reply, ActiveGeneration), Error> {
         let PlannedRequest { route, mut active, engine_may_hold_rid, text_prompt, client_gets_echo } = planned;
         let expects_echo = client_gets_echo || active.capture().plan().echo;
-        let sent = self.send_to_engine(route, &request.head, &mut active, engine_may_hold_rid);
+        let sent = self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid);
         let (reply, prompts) = match text_prompt {
             Some(mut prompt) if expects_echo => {
                 let reply = sent.await?;
                 // the request may have been sent again without the echo
                 let is_echoed = client_gets_echo || active.capture().plan().echo;
-                let looks_up = !is_echoed && prompt.reserve(&request.work).is_ok();
+                let looks_up = !is_echoed && prompt.reserve(&call.work).is_ok();
                 (reply, if looks_up { Box::pin(prompt.tokenize(&self.context.engines.any())).await? } else { None })
             }
             // on the heap, because few requests need it and its state is large

@@ -292,7 +292,7 @@ mod tests {
     use crate::generation::events::{Events, Generation};
     use crate::generation::request::BodyDigest;
     use crate::serve::body::Body;
-    use crate::serve::data::generate;
+    use crate::serve::data::generation;
 
     const IDLE: Duration = Duration::from_secs(300);
     const PIECE: usize = 64 * 1024;
@@ -370,7 +370,7 @@ mod tests {
     async fn body(mut reader: Reader) -> Body {
         let head = reader.head().await;
         assert_eq!(head.status, StatusCode::OK);
-        generate::native_response(Generation { head, events: Events::Shared(reader) }).into_body()
+        generation::raw_response(Generation { head, events: Events::Shared(reader) }).into_body()
     }
 
     async fn all(reader: Reader) -> Bytes {

@@ -72,7 +72,7 @@ impl Upload {
                 buffer.shed();
                 // a client that is still sending would not read the reply, which asks it to retry
                 self.discard(limit_bytes).await;
-                return Err(Failure::from(UploadError::NoRoom).into());
+                return Err(upload_error(UploadError::NoRoom));
             }
         }
         Ok(buffer.into_bytes())

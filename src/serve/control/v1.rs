@@ -31,16 +31,16 @@ use samples::SamplesRequest;
 /// The maximum bytes of a trainer's request, which lists names, not tokens.
 pub(crate) const LARGEST: u64 = 64 << 20;
 
-/// Serves a route below `/v1/`; `None` for any other path.
-pub(crate) async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Option<Response<Body>> {
-    let ControlRoute { methods, query, .. } = control_route::below_v1(request.uri().path())?;
+/// Serves a route below `/v1/`.
+pub(crate) async fn handle(proxy: &Arc<Proxy>, route: &ControlRoute, request: Request<Incoming>) -> Response<Body> {
+    let ControlRoute { methods, query, .. } = route;
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
     if !methods.contains(method) {
-        return Some(method_not_allowed(methods));
+        return method_not_allowed(methods);
     }
     let query = Query::parse(request.uri(), if *method == Method::GET { query } else { &[] });
     let response = async { dispatch(proxy, query?, request).await };
-    Some(response.await.unwrap_or_else(Problem::into_response))
+    response.await.unwrap_or_else(Problem::into_response)
 }
 
 async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) -> Result<Response<Body>, Problem> {

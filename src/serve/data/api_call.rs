@@ -7,25 +7,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::api::{Api, ApiGeneration, ApiPlan, ApiRequest, LocalReply, ReplyEncoder, client_headers, engine_chat};
 use crate::budget::Work;
-use crate::chat::forwarded::ForwardedChat;
 use crate::chat::{RequestError, RequestSession};
-use crate::engine::sglang::request::SessionNames;
 use crate::engine::sglang::routes::{self, Route};
 use crate::error::Error;
 use crate::generation::event::EventAccess;
-use crate::generation::request::{BodyDigest, RequestHead, Source};
+use crate::generation::request::{EngineChat, Source};
 use crate::long_work::{BodyLength, on_body, on_thread};
 use crate::serve::access_log::AccessRecord;
-use crate::serve::body::{Body, read_body};
+use crate::serve::body::Body;
 use crate::serve::data::api_call::passthrough::pass_through;
-use crate::serve::data::generate::{self, DecodedGeneration};
-use crate::serve::identity::{Identity, InvalidName};
+use crate::serve::data::generation::{self, CallIdentity, ReceivedCall};
+use crate::serve::identity::Identity;
 use crate::serve::misdirected::UnsupportedRequest;
 use crate::serve::proxy::Proxy;
 use crate::serve::request_info::RequestInfo;
@@ -60,46 +58,27 @@ pub(crate) async fn handle(
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let route = RequestInfo::of(&request).route;
-    let (head, body) = request.into_parts();
-    let limits = &proxy.config.limits;
-    let work = &Work::new(&proxy.budget);
-    let body = read_body(body, limits, Some(work.share()), limits.max_request_bytes).await?;
-    let request = Request::from_parts(head, body);
-    let call = ApiCall { api, route, request, session, identity: None, labels: None };
-    dispatch(CallContext { proxy, work, record }, call).await
+    let received = ReceivedCall::read(proxy, request, session).await?;
+    dispatch(proxy, ApiCall { api, route, received, identity: None }, record).await
 }
 
-/// The context that the stages of a call share.
-#[derive(Clone, Copy)]
-pub(super) struct CallContext<'a> {
-    pub(super) proxy: &'a Arc<Proxy>,
-    /// Counts the memory of the call.
-    pub(super) work: &'a Work,
-    pub(super) record: &'a AccessRecord,
-}
-
-/// A request whose body has been read.
+/// A call of an API.
 #[derive(Clone)]
-pub(super) struct ApiCall {
-    pub(super) api: Arc<dyn Api>,
-    pub(super) route: Route,
-    pub(super) request: Request<Bytes>,
-    /// The session in the path.
-    session: Option<Arc<str>>,
-    /// The session of the call, set once the body is decoded.
-    pub(super) identity: Option<Identity>,
-    /// The labels of its turns, set once the body is decoded.
-    labels: Option<Arc<Labels>>,
+struct ApiCall {
+    api: Arc<dyn Api>,
+    route: Route,
+    received: ReceivedCall,
+    /// Its session and its labels, set once the body is decoded.
+    identity: Option<CallIdentity>,
 }
 
 /// Decodes a call, then replies, generates or forwards it.
-async fn dispatch(context: CallContext<'_>, call: ApiCall) -> Result<Response<Body>, Error> {
-    let CallContext { proxy, .. } = context;
+async fn dispatch(proxy: &Arc<Proxy>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
     if !call.api.is_served() {
         // forwarded without decoding
-        return pass_through(context, call, None).await;
+        return pass_through(proxy, call, None, record).await;
     }
-    let (prepared, call) = prepare(context, call).await?;
+    let (prepared, call) = prepare(proxy, call).await?;
     match prepared {
         Ok(PreparedCall::Local(LocalReply { encoded, stored })) => {
             proxy.wait_written(stored).await;
@@ -107,9 +86,13 @@ async fn dispatch(context: CallContext<'_>, call: ApiCall) -> Result<Response<Bo
             Ok(json_response(status, proxy.budget.hold(body)))
         }
         Ok(PreparedCall::Events(events)) => Ok(response(StatusCode::OK, "text/event-stream", Body::full(events))),
-        Ok(PreparedCall::Generation(generation)) => run(context, call, generation).await,
-        Ok(PreparedCall::Forwarded { reason, chat }) => forward(context, call, reason, chat).await,
-        Err(RequestError::Unsupported(reason)) => forward(context, call, reason, None).await,
+        Ok(PreparedCall::Generation { source, encoder }) => run(proxy, call, source, encoder, record).await,
+        Ok(PreparedCall::Forwarded { reason, chat }) => forward(proxy, call, reason, chat, record).await,
+        Err(RequestError::Unsupported(reason)) => {
+            // after a panic nothing that was decoded is used
+            let call = ApiCall { identity: None, ..call };
+            forward(proxy, call, reason, None, record).await
+        }
         Err(RequestError::Invalid(message)) => Err(Error::bad_request(message)),
         Err(RequestError::TooLong { tokens, context }) => {
             Err(Error::bad_request(call.api.prompt_too_long(tokens, context)))
@@ -123,47 +106,56 @@ async fn dispatch(context: CallContext<'_>, call: ApiCall) -> Result<Response<Bo
 }
 
 /// Runs a generation and encodes its reply.
-async fn run(context: CallContext<'_>, call: ApiCall, prepared: PreparedGeneration) -> Result<Response<Body>, Error> {
-    let CallContext { proxy, work, record } = context;
-    let PreparedGeneration { source, mut encoder, digest } = prepared;
-    let (target, fallback) = match &source {
+async fn run(
+    proxy: &Proxy,
+    call: ApiCall,
+    source: Source,
+    mut encoder: Box<dyn ReplyEncoder>,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
+    let (endpoint, fallback) = match &source {
         Source::Generate { .. } => (routes::GENERATE.endpoint, None),
         // the engine may report no ids, from which the reply is encoded; the endpoint of the call's API needs none
         Source::EngineChat(_) => (routes::CHAT, Some(call.clone())),
     };
-    let ApiCall { api, request, identity, labels, .. } = call;
+    let ApiCall { api, mut received, identity, .. } = call;
     let identity = identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
-    let mut headers = request.into_parts().0.headers;
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let head = RequestHead { method: Method::POST, target: target.into(), headers };
-    let (work, reads) = (work.following(), EventAccess::Fields);
-    let decoded = DecodedGeneration { work, source, identity, digest, labels, reads };
-    let generation = generate::run(proxy, head, decoded, record).await?;
+    *received.request.method_mut() = Method::POST;
+    *received.request.uri_mut() = Uri::from_static(endpoint);
+    received.request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // what the source takes is counted, and no longer the body of the client
+    *received.request.body_mut() = Bytes::new();
+    received.work = received.work.following();
+    let request = received.into_generation(proxy, source, identity, EventAccess::Fields);
+    let generation = generation::run(proxy, request, record).await?;
     if let Some(rid) = record.rid().get().and_then(|rid| rid.get()) {
         encoder.set_rid(rid);
     }
     match (encoding::encode(proxy, api, generation, encoder).await, fallback) {
-        (Err(error @ Error::NoTokenIds), Some(call)) => forward(context, call, error.to_string(), None).await,
+        (Err(error @ Error::NoTokenIds), Some(call)) => forward(proxy, call, error.to_string(), None, record).await,
         (encoded, _) => encoded,
     }
 }
 
-/// Passes a call that tokentap cannot serve, for `reason`, to the engine's own endpoint.
+/// Passes a call that tokentap cannot serve, for `reason`, to the engine's own endpoint. `chat` is the request for it, if its reply can be
+/// recorded and the body is decoded.
 async fn forward(
-    context: CallContext<'_>,
+    proxy: &Proxy,
     call: ApiCall,
     reason: String,
-    chat: Option<ForwardedChat>,
+    chat: Option<Box<EngineChat>>,
+    record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     tracing::debug!(%reason, endpoint = call.route.endpoint, "forwarding a call to the engine's own endpoint");
-    let (api, path) = (Arc::clone(&call.api), call.request.uri().path().to_owned());
+    let (api, path) = (Arc::clone(&call.api), call.received.request.uri().path().to_owned());
     let unsupported = UnsupportedRequest { api, path, reason };
-    unsupported.explain(pass_through(context, call, chat).await?).await
+    unsupported.explain(pass_through(proxy, call, chat, record).await?).await
 }
 
 /// How a decoded call is served.
 enum PreparedCall {
-    Generation(PreparedGeneration),
+    /// A generation whose reply is encoded.
+    Generation { source: Source, encoder: Box<dyn ReplyEncoder> },
     /// No generation: this is the reply.
     Local(LocalReply),
     /// No generation: these are the events of the stream.
@@ -171,35 +163,28 @@ enum PreparedCall {
     /// The engine's own endpoint, for `reason`.
     Forwarded {
         reason: String,
-        /// The conversation that the turns continue.
-        chat: Option<ForwardedChat>,
+        /// The request for it, if its reply is recorded.
+        chat: Option<Box<EngineChat>>,
     },
-}
-
-/// A generation whose reply is encoded.
-struct PreparedGeneration {
-    source: Source,
-    encoder: Box<dyn ReplyEncoder>,
-    /// Set if the call may be retried.
-    digest: Option<BodyDigest>,
 }
 
 /// Decodes a call and builds its generation. Long calls are processed on a blocking thread.
 async fn prepare(
-    CallContext { proxy, work, .. }: CallContext<'_>,
+    proxy: &Arc<Proxy>,
     mut call: ApiCall,
 ) -> Result<(Result<PreparedCall, RequestError>, ApiCall), Error> {
-    let length = call.request.body().len();
-    let work = work.clone();
+    let length = call.received.request.body().len();
+    let work = call.received.work.clone();
     let _guard = work.until_dropped();
     let mut memory = work.share();
     let decoded = on_body(BodyLength::Request(length), || {
         catch_panic(proxy, || {
-            work.add(&mut memory, call.api.decoded_bytes(call.request.body()))?;
-            let decoded = call.api.decode(&call.request)?;
-            let identity = call.identify(proxy, Some(&decoded.session_names()));
-            call.identity = Some(identity.map_err(|invalid| RequestError::invalid(invalid.to_string()))?);
-            call.labels = call.labels(proxy, Some(&*decoded));
+            let request = &call.received.request;
+            work.add(&mut memory, call.api.decoded_bytes(request.body()))?;
+            let decoded = call.api.decode(request)?;
+            let session = call.received.identify(proxy, Some(&decoded.session_names()));
+            let session = session.map_err(|invalid| RequestError::invalid(invalid.to_string()))?;
+            call.identity = Some(CallIdentity { session, labels: call.labels(proxy, Some(&*decoded)) });
             Ok(decoded)
         })
     });
@@ -224,9 +209,7 @@ async fn prepare(
             match decoded.plan(named, &work) {
                 Ok(ApiPlan::Local(reply)) => Ok(PreparedCall::Local(reply)),
                 Ok(ApiPlan::Generation(ApiGeneration { request, chat, encoder })) => {
-                    let digest = generate::digest(&own, call.identity.as_ref(), &request.bytes);
-                    let source = Source::Generate { request, chat };
-                    Ok(PreparedCall::Generation(PreparedGeneration { source, encoder, digest }))
+                    Ok(PreparedCall::Generation { source: Source::Generate { request, chat }, encoder })
                 }
                 Err(error) if !call.api.generates() => Err(error),
                 Err(RequestError::Unsupported(reason)) => call.choose_endpoint(&own, &*decoded, named, &work, reason),
@@ -261,37 +244,31 @@ impl ApiCall {
         work: &Work,
         reason: String,
     ) -> Result<PreparedCall, RequestError> {
-        let mut chat = if session.is_named { decoded.forwarded_chat(session, work) } else { None };
+        let is_recorded = proxy.config.sessions.record && session.is_named;
         let engine = Arc::clone(&proxy.upstream.borrow());
-        let may_translate = proxy.config.sessions.record && engine.chat.reports_ids && !self.route.reports_ids();
-        let translated = chat.take_if(|_| may_translate);
+        if self.route.reports_ids() {
+            decoded.check_passthrough()?;
+            let chat = if is_recorded { decoded.client_chat(self.route, session, work, &engine) } else { None };
+            return Ok(PreparedCall::Forwarded { reason, chat: chat.map(Box::new) });
+        }
+        let may_translate = is_recorded && engine.chat.reports_ids;
+        let chat = if may_translate { decoded.forwarded_chat(session, work) } else { None };
         let translated =
-            translated.and_then(|chat| engine_chat::translate(decoded, self.route, chat, session, work, &engine));
+            chat.and_then(|chat| engine_chat::translate(decoded, self.route, chat, session, work, &engine));
         let Some((chat, encoder)) = translated else {
             decoded.check_passthrough()?;
-            return Ok(PreparedCall::Forwarded { reason, chat });
+            return Ok(PreparedCall::Forwarded { reason, chat: None });
         };
         tracing::debug!(%reason, endpoint = self.route.endpoint, "sending a call to the engine's chat endpoint");
-        let digest = generate::digest(proxy, self.identity.as_ref(), &chat.body);
-        let generation = PreparedGeneration { source: Source::EngineChat(Box::new(chat)), encoder, digest };
-        Ok(PreparedCall::Generation(generation))
-    }
-
-    /// Finds the session of the call. `names` are those in the body, which has the same members as a native request.
-    pub(super) fn identify(&self, proxy: &Proxy, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
-        let head = &self.request;
-        Identity::find(&proxy.config, self.session.as_ref(), head.uri().query(), head.headers(), names)
+        Ok(PreparedCall::Generation { source: Source::EngineChat(Box::new(chat)), encoder })
     }
 
     /// The labels of the turns of the call: from its headers, and from its body if it is decoded here.
-    pub(super) fn labels(&self, proxy: &Proxy, decoded: Option<&dyn ApiRequest>) -> Option<Arc<Labels>> {
+    fn labels(&self, proxy: &Proxy, decoded: Option<&dyn ApiRequest>) -> Option<Arc<Labels>> {
         if !proxy.config.sessions.record || !self.api.generates() {
             return None;
         }
-        if self.labels.is_some() {
-            return self.labels.clone();
-        }
-        let headers = self.request.headers();
+        let headers = self.received.request.headers();
         let mut labels = client_headers::labels(headers).unwrap_or_default();
         labels.dialect = self.api.dialect();
         if let Some(client) = client_headers::client(headers) {
@@ -305,7 +282,8 @@ impl ApiCall {
 
     /// The name of the session that the client gave; `None` before the body is decoded.
     fn session_name(&self) -> Option<&Arc<str>> {
-        self.identity.as_ref().filter(|identity| identity.explicit).map(|identity| &identity.session)
+        let session = self.identity.as_ref().map(|identity| &identity.session);
+        session.filter(|session| session.explicit).map(|session| &session.session)
     }
 
     /// The session that the client named, if it exists.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use tokio::task::yield_now;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, async_trait};
@@ -19,9 +19,9 @@ use crate::engine::transport::headers;
 use crate::error::BoxError;
 use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
-use crate::generation::request::RequestHead;
 use crate::serve::access_log::AccessRecord;
-use crate::serve::data::generate::GenerateCall;
+use crate::serve::data::generate::generate;
+use crate::serve::data::generation::ReceivedCall;
 use crate::serve::identity::InvalidName;
 use crate::serve::problem::Problem;
 use crate::serve::proxy::Proxy;
@@ -64,17 +64,16 @@ impl Generate for GenerateService {
             let message = InvalidName::new(&session, "the field session").to_string();
             return Err(Problem::bad_request(message).into());
         }
-        let head = RequestHead {
-            method: Method::POST,
-            target: routes::GENERATE.endpoint.into(),
-            headers: self.headers(metadata),
-        };
         let session = (!session.is_empty()).then(|| Arc::from(session));
         let work = Work::new(&self.proxy.budget);
         let mut share = work.share();
         share.insist(json.len());
-        let call = GenerateCall { head, body: share.hold(json), work, session };
-        let generation = call.run(&self.proxy, &record).await;
+        let mut request = http::Request::new(share.hold(json));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
+        *request.headers_mut() = self.headers(metadata);
+        let call = ReceivedCall { request, session, work };
+        let generation = generate(&self.proxy, call, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);

@@ -13,7 +13,7 @@ use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
 use crate::generation::update::SequenceUpdate;
 use crate::long_work::{BodyLength, on_body};
 use crate::serve::body::{Body, EncodedBody};
-use crate::serve::data::generate;
+use crate::serve::data::generation;
 use crate::serve::proxy::Proxy;
 
 /// Builds the response to a request of an API. Error responses also acknowledge their events once the client has read them.
@@ -54,7 +54,7 @@ pub(super) fn unencoded(api: &dyn Api, generation: Generation) -> Response<Body>
     if let Some(EventKind::Failed(error)) = event.as_ref().map(|event| &event.kind) {
         return error_response(head, api.error(error.status(), error.to_string()), events);
     }
-    generate::raw_response(head, event, events)
+    generation::raw_events(head, event, events)
 }
 
 /// Builds an error response. It keeps the engine's headers, such as `retry-after`.
