@@ -342,7 +342,7 @@ async fn check_reports_the_limits_of_a_router() {
         "is a router that does not name its engines",
         "warn  engines      unknown; name each with --engine URL",
         "warn  streams      mode unknown",
-        "warn  aborts       there is no /abort_request",
+        "warn  aborts       no /abort_request",
         "warn  prompts",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
