@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::policies::Policies;
+use crate::named_enum::named_enum;
 use crate::session::{Cause, Fault, Path, Row};
 
 /// The flags of a row: conditions that a trainer should know of.
@@ -46,13 +47,14 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
 }
 
-/// How the row ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
-    Completed,
-    Truncated,
-    Aborted,
-    Failed,
+named_enum! {
+    /// How the row ended, as slime and miles name it.
+    pub(super) enum Status {
+        Completed = "completed",
+        Truncated = "truncated",
+        Aborted = "aborted",
+        Failed = "failed",
+    }
 }
 
 impl Status {
@@ -64,16 +66,6 @@ impl Status {
             (Some(_), _) | (None, None) => Self::Failed,
             (None, Some("length")) => Self::Truncated,
             (None, Some(_)) => Self::Completed,
-        }
-    }
-
-    /// The name in slime and miles.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Truncated => "truncated",
-            Self::Aborted => "aborted",
-            Self::Failed => "failed",
         }
     }
 }
