@@ -34,7 +34,7 @@ pub use sessions::{
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
 pub use state::{Frozen, ReplyDigests, ReplyTurns, Reward, RewardTarget, Session, SessionError};
-pub use store::{CommittedTurn, EvictedSession, NoObserver, RestoreProgress, StoreLimits, StoreObserver, now_ms};
+pub use store::{CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms};
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, ReplyChange, ReplyChanges, SamplingSource, SamplingSources, Turn,
     TurnKey, TurnMetadata,
