@@ -40,8 +40,8 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
         (lacks_column, "column_missing"),
-        (path.repeats_sample, "repeats_sample"),
-        (path.advantage_lacks_entropy, "advantage_lacks_entropy"),
+        (path.marks.repeats_sample, "repeats_sample"),
+        (path.marks.advantage_lacks_entropy, "advantage_lacks_entropy"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
@@ -151,7 +151,7 @@ mod tests {
             Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
         turns[1].about.missing_columns = [("c".into(), ColumnFault::Length)].into();
         let mut row = rows_of(turns).swap_remove(0);
-        (row.incomplete, row.advantage_lacks_entropy) = (true, true);
+        (row.incomplete, row.marks.advantage_lacks_entropy) = (true, true);
         let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
         let all = [
             "incomplete",
