@@ -109,7 +109,7 @@ impl TaggedCall for Glm {
 
     fn read(&mut self, body: &str) -> Option<(usize, Vec<Event>)> {
         match &mut self.state {
-            State::Nameless => return None,
+            State::Nameless => None,
             State::Name(key) => {
                 key.read(body);
                 let length = key.found()?;

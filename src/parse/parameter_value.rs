@@ -150,7 +150,7 @@ impl TypedValue {
     }
 }
 
-/// The text before the value of a parameter. `has_parameter` is whether another parameter is before it, and becomes true.
+/// The separator, unless the parameter is the first one, and the key. Sets `has_parameter`.
 pub(super) fn write_key(key: &str, has_parameter: &mut bool) -> String {
     let separator = if std::mem::replace(has_parameter, true) { ", " } else { "" };
     format!("{separator}\"{}\": ", escape(key))
