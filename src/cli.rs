@@ -9,7 +9,6 @@ mod descriptors;
 pub mod entropy;
 pub mod export;
 pub mod import;
-mod local_log;
 pub mod logging;
 mod progress;
 mod scale;

@@ -8,6 +8,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::named_enum::named_enum;
 pub use table::{Alignment, COLUMNS, ColumnSource, Encoding, Values};
 
 /// A token column: one value, or several, for each of some consecutive tokens of a path.
@@ -25,23 +26,23 @@ pub struct Column {
     pub data: Bytes,
 }
 
-/// The type of the values of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the names are those of NumPy, and bf16")]
-pub enum NumberType {
-    U8,
-    U16,
-    U32,
-    U64,
-    I8,
-    I16,
-    I32,
-    I64,
-    F16,
-    Bf16,
-    F32,
-    F64,
+named_enum! {
+    /// The type of the values of a column.
+    #[expect(missing_docs, reason = "the names are those of NumPy, and bf16")]
+    pub enum NumberType {
+        U8 = "u8",
+        U16 = "u16",
+        U32 = "u32",
+        U64 = "u64",
+        I8 = "i8",
+        I16 = "i16",
+        I32 = "i32",
+        I64 = "i64",
+        F16 = "f16",
+        Bf16 = "bf16",
+        F32 = "f32",
+        F64 = "f64",
+    }
 }
 
 /// The values of one token.
@@ -55,54 +56,19 @@ pub enum Shape {
     Fixed(Box<[u32]>),
 }
 
-/// Why a payload of the engine is not recorded as a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ColumnFault {
-    /// The payload does not have one row for each token that it should cover.
-    Length,
-    /// The payload is encoded in another way than the table says, or a value does not fit into the type of the column.
-    Encoding,
-    /// The covered tokens are unknown: the engine did not report the ids of the prompt, or the start in the request cannot be read.
-    Unaligned,
+named_enum! {
+    /// Why a payload of the engine is not recorded as a column.
+    pub enum ColumnFault {
+        /// The payload does not have one row for each token that it should cover.
+        Length = "length",
+        /// The payload is encoded in another way than the table says, or a value does not fit into the type of the column.
+        Encoding = "encoding",
+        /// The covered tokens are unknown: the engine did not report the ids of the prompt, or the start in the request cannot be read.
+        Unaligned = "unaligned",
+    }
 }
 
 impl NumberType {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::U8,
-        Self::U16,
-        Self::U32,
-        Self::U64,
-        Self::I8,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::F16,
-        Self::Bf16,
-        Self::F32,
-        Self::F64,
-    ];
-
-    /// The name in exports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "u8",
-            Self::U16 => "u16",
-            Self::U32 => "u32",
-            Self::U64 => "u64",
-            Self::I8 => "i8",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-        }
-    }
-
     /// The bytes of a value.
     #[must_use]
     pub const fn size(self) -> usize {
@@ -111,21 +77,6 @@ impl NumberType {
             Self::U16 | Self::I16 | Self::F16 | Self::Bf16 => 2,
             Self::U32 | Self::I32 | Self::F32 => 4,
             Self::U64 | Self::I64 | Self::F64 => 8,
-        }
-    }
-}
-
-impl ColumnFault {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Length, Self::Encoding, Self::Unaligned];
-
-    /// The name in exports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Length => "length",
-            Self::Encoding => "encoding",
-            Self::Unaligned => "unaligned",
         }
     }
 }

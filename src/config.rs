@@ -2,13 +2,11 @@
 //!
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
-mod archive;
 mod chat;
 mod commands;
 mod entropy;
 mod export;
 mod keys;
-mod ledger;
 mod load;
 mod provenance;
 mod sessions;
@@ -23,7 +21,6 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use archive::ArchiveConfig;
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use commands::{
     ArchiveArgs, ArchiveOperation, CheckArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs, ShowArgs, TopArgs,
@@ -31,10 +28,9 @@ pub use commands::{
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
 pub use export::{ExportArgs, Format};
 pub use keys::{ControlToken, KeyConfig};
-pub use ledger::LedgerConfig;
 pub use load::{Invalid, load};
 pub use provenance::{Setting, Value};
-pub use sessions::{FsyncPolicy, SessionConfig, SessionSource, ThinkIds};
+pub use sessions::{ArchiveConfig, FsyncPolicy, LedgerConfig, SessionConfig, SessionSource, ThinkIds};
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration, without_credentials};

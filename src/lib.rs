@@ -37,7 +37,7 @@
 //! | [`parse`] | parses generated text into reasoning, content and tool calls |
 //! | [`entropy`] | estimators and kernels of entropy, without I/O |
 //! | [`columns`] | the table of token columns: data of tokens beyond ids, logprobs and entropies |
-//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`long_work`], [`tls_client`], [`budget`] | shared utilities |
+//! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`long_work`], [`named_enum`], [`tls_client`], [`budget`] | shared utilities |
 //!
 //! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
 
@@ -65,6 +65,7 @@ pub mod logits;
 pub mod logprobs;
 pub(crate) mod long_work;
 pub mod metrics;
+pub(crate) mod named_enum;
 pub mod parse;
 pub mod rl;
 pub mod serve;

@@ -90,6 +90,7 @@ mod loads;
 mod lookalikes;
 mod message;
 mod mistral;
+mod parameter_block;
 mod parameter_types;
 mod parameter_value;
 mod pythonic;

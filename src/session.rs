@@ -25,7 +25,7 @@ use forest::Forest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
-pub use path::{Path, Segment, Step};
+pub use path::{ExportMarks, Path, Segment, Step};
 pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Span, WeightCall, WeightCallOutcome};
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
@@ -34,7 +34,9 @@ pub use sessions::{
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
 pub use state::{Frozen, ReplyDigests, ReplyTurns, Reward, RewardTarget, Session, SessionError};
-pub use store::{CommittedTurn, EvictedSession, NoObserver, RestoreProgress, StoreLimits, StoreObserver, now_ms};
+pub use store::{
+    CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
+};
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, ReplyChange, ReplyChanges, SamplingSource, SamplingSources, Turn,
     TurnKey, TurnMetadata,

@@ -23,9 +23,9 @@ use folder::AddedTokenConfig;
 pub use folder::{Folder, FolderError, SamplingDefaults};
 use longest::LongestToken;
 pub use render::{
-    ContinuationCheck, FinalAssistantMessage, Fit, Prompt, PromptError, Renderer, Setting, TemplateFeatures,
-    ToolDisplay,
+    ContinuationCheck, FinalAssistantMessage, Fit, Prompt, PromptError, Renderer, TemplateFeatures, ToolDisplay,
 };
+pub use template::Setting;
 use word_encoder::{Marks, WordEncoder};
 
 use crate::budget::{Stopped, Work};

@@ -18,7 +18,7 @@ const LEVELS: &[&[&str]] = &[
     &["generation", "chat"],
     &["engine", "session", "logits", "tokenizer", "parse"],
     &["entropy", "columns"],
-    &["json", "config", "metrics", "error", "logprobs", "long_work", "tls_client"],
+    &["json", "config", "metrics", "error", "logprobs", "long_work", "named_enum", "tls_client"],
     &["budget"],
 ];
 

@@ -117,17 +117,19 @@ fn metrics_page_is_up_to_date() {
     compare_or_update("metrics.md", &text);
 }
 
-/// The doc comments of the variants of an enum, from its source, by the variants' names.
+/// The doc comments of the variants of an enum or `named_enum!`, from its source, by the variants' names.
 fn docs(path: &str, name: &str) -> Vec<(String, String)> {
     let source = std::fs::read_to_string(root().join(path)).unwrap();
-    let body = source.split_once(&format!("pub enum {name} {{\n")).unwrap().1.split_once("\n}\n").unwrap().0;
+    let body = source.split_once(&format!("pub enum {name} {{\n")).unwrap().1.split_once("}\n").unwrap().0;
     let mut found = Vec::new();
     let mut doc = String::new();
     for line in body.lines().map(str::trim) {
         match line.strip_prefix("///") {
             Some(comment) => write!(doc, " {}", comment.trim()).unwrap(),
             None if line.starts_with("#[") => {}
-            None => found.push((line.trim_end_matches(',').to_owned(), std::mem::take(&mut doc).trim().to_owned())),
+            None if line.is_empty() => {}
+            None => found
+                .push((line.split([' ', ',']).next().unwrap().to_owned(), std::mem::take(&mut doc).trim().to_owned())),
         }
     }
     found

@@ -44,7 +44,7 @@ impl DrainClock {
 /// Waits for the last aborts, the archive, the control port and the shared ledger, each for a limited time.
 pub(super) async fn finish(proxy: &Arc<Proxy>, archiving: Option<Archiving>, control: ControlPort, clock: DrainClock) {
     // the runtime waits for blocking threads when it shuts down
-    proxy.sessions.cancel_restore();
+    proxy.sessions.restoration().cancel();
     // the engine must receive the aborts of closed connections before the process ends, but it may not answer any more
     let mut aborting = proxy.generator.context.aborting.subscribe();
     let _ = timeout(FINAL_ABORT_TIMEOUT, aborting.wait_for(|count| *count == 0)).await;

@@ -38,7 +38,7 @@ pub(super) fn open(
     };
     let options = Options { total_bytes: config.data_bytes, fsync, ..Options::new(dir.join(folder)) };
     let directory = Directory::lock(&options).map_err(|error| format!("--data-dir: {error}"))?;
-    sessions.begin_restore(directory.bytes());
+    sessions.restoration().begin(directory.bytes());
     Ok((sessions, Some(directory)))
 }
 

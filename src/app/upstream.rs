@@ -207,7 +207,7 @@ mod tests {
     use http::StatusCode;
 
     use super::*;
-    use crate::engine::transport::client::Failure;
+    use crate::engine::transport::failure::Failure;
 
     #[test]
     fn only_a_server_error_is_an_engine_that_starts() {

@@ -21,7 +21,7 @@ pub async fn run(args: &ArchiveArgs) -> Result<bool, String> {
     done.map_err(|error| format!("{uri}: {error}"))
 }
 
-/// Prints the problems and the counts. Returns whether there is no problem.
+/// Prints the problems and the counts. Returns true if there are no problems.
 async fn check(storage: &Storage) -> Result<bool, ArchiveError> {
     let progress = Progress::bytes("verifying", None);
     let found = verify(storage, |found| progress.set(found.bytes)).await?;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::terminal::printable;
 use crate::config::{ControlPortArgs, ControlToken, Secret};
-use crate::engine::transport::client::innermost;
+use crate::engine::transport::failure::innermost;
 use crate::tls_client;
 
 /// The timeout of opening a connection. The request has no timeout, because the reply of an export is encoded while it is read.

@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{LimitConfig, control_connections};
 
-/// Descriptors that are reserved for files and the runtime. Connections of clients and to the upstream use the others.
+/// Descriptors that are reserved for files and the runtime. The rest is for connections of clients and to the upstream.
 const RESERVED_DESCRIPTORS: u64 = 128;
 
 /// Raises the soft limit of open files to the hard limit, and lowers `limits` to the available descriptors. Without free descriptors no

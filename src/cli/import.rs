@@ -1,14 +1,14 @@
 //! `tokentap import`: appends the sessions of a local log to the ledger that several tokentaps share.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::app::sessions::ledger_options;
-use crate::cli::local_log;
 use crate::cli::print;
 use crate::cli::progress::Progress;
 use crate::config::ImportArgs;
-use crate::session::ledger::log::{Directory, Options};
+use crate::session::ledger::log::{Directory, Options, ReplaySummary};
 use crate::session::ledger::valkey::{NoValkeyObserver, Valkey};
 use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record};
 use crate::session::{Imported, Importer, Sessions, SkipReason, StoreLimits};
@@ -48,7 +48,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
         source.restore(record);
     });
     progress.clear();
-    local_log::check(&args.data_dir, &found)?;
+    check_log(&args.data_dir, &found)?;
     let timeout = options.timeout;
     let ledger = Valkey::try_new(options, Arc::new(NoValkeyObserver)).map_err(|error| format!("--ledger: {error}"))?;
     let importer = Importer::new(Arc::new(ledger), timeout);
@@ -90,4 +90,23 @@ impl ImportCounts {
         text.push('\n');
         text
     }
+}
+
+/// Warns of records of a local log that could not be read.
+///
+/// # Errors
+/// A line for the user when the folder has no log.
+pub(super) fn check_log(dir: &Path, found: &ReplaySummary) -> Result<(), String> {
+    if found.segments == 0 {
+        return Err(format!("--data-dir {}: holds no log", dir.display()));
+    }
+    found.torn.iter().for_each(|torn| tracing::warn!(%torn, "not all of the log can be read"));
+    found.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "not all of the log can be read"));
+    if found.unknown > 0 {
+        tracing::warn!(
+            records = found.unknown,
+            "the log holds records that this build cannot read, which are left out"
+        );
+    }
+    Ok(())
 }

@@ -39,10 +39,10 @@ pub async fn run(mut config: Config) -> Result<(), String> {
 /// Shows a progress bar while sessions are restored from the log.
 pub(super) fn show_restoration(app: &App) {
     let sessions = Arc::clone(&app.proxy().sessions);
-    let Some(begun) = sessions.restore_progress() else { return };
+    let Some(begun) = sessions.restoration().progress() else { return };
     tokio::spawn(async move {
         let progress = Progress::bytes("restoring sessions", Some(begun.total));
-        while let Some(now) = sessions.restore_progress() {
+        while let Some(now) = sessions.restoration().progress() {
             progress.set(now.read);
             tokio::time::sleep(REDRAW).await;
         }

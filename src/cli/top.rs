@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum duration of a poll.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Shows the table until `q`, Ctrl-C or a signal. Prints it once if standard output is no terminal.
+/// Shows the table until `q`, Ctrl-C or a signal. Prints it once if standard output is not a terminal.
 ///
 /// # Errors
 /// A line for the user when the first poll fails, or the terminal cannot be used.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::sglang::{abort, workers};
-use super::transport::client::{Client, Failure};
+use super::transport::client::Client;
+use super::transport::failure::Failure;
 use http::{HeaderValue, Method, StatusCode};
 
 /// Timeout of an abort, and of listing a router's engines: a live server answers both at once.

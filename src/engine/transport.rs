@@ -3,8 +3,8 @@
 mod breaker;
 pub mod client;
 mod eof_check;
-mod failure;
+pub mod failure;
 pub(crate) mod forwarded;
 pub mod headers;
-mod pool;
+pub(crate) mod pool;
 pub mod sse;

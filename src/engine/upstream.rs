@@ -2,7 +2,8 @@
 
 use tokio::time::Instant;
 
-use super::transport::client::{Client, Failure, Reply, UpstreamCall};
+use super::transport::client::{Client, Reply, UpstreamCall};
+use super::transport::failure::Failure;
 use crate::engine::sglang::routes::Route;
 use crate::error::Error;
 use crate::metrics::Metrics;

@@ -1,40 +1,29 @@
 //! The choice of the number that is reported as a token's entropy.
 
 use crate::entropy::TokenStats;
+use crate::named_enum::named_enum;
 
-/// The reported number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Estimator {
-    /// The log-normal estimate inside the certified interval.
-    Estimate,
-    /// The entropy of the renormalised top-k, which most scripts compute; never above the true entropy.
-    Renormalized,
-    /// The certified lower bound.
-    Lower,
-    /// The certified upper bound.
-    Upper,
-    /// The entropy of the sampling distribution, after top-k, top-p and min-p.
-    Sampled,
-    /// The entropy of the full distribution, measured inside the engine.
-    Exact,
+named_enum! {
+    /// The reported number.
+    pub enum Estimator {
+        /// The log-normal estimate inside the certified interval.
+        Estimate = "estimate",
+        /// The entropy of the renormalised top-k, which most scripts compute; never above the true entropy.
+        Renormalized = "renormalized",
+        /// The certified lower bound.
+        Lower = "lower",
+        /// The certified upper bound.
+        Upper = "upper",
+        /// The entropy of the sampling distribution, after top-k, top-p and min-p.
+        Sampled = "sampled",
+        /// The entropy of the full distribution, measured inside the engine.
+        Exact = "exact",
+    }
 }
 
 impl Estimator {
     /// The estimators that a request can name.
     pub const NAMED: [Self; 5] = [Self::Estimate, Self::Renormalized, Self::Lower, Self::Upper, Self::Sampled];
-
-    /// The name in requests, replies and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Estimate => "estimate",
-            Self::Renormalized => "renormalized",
-            Self::Lower => "lower",
-            Self::Upper => "upper",
-            Self::Sampled => "sampled",
-            Self::Exact => "exact",
-        }
-    }
 
     /// The reported number if the vocabulary size is unknown: without it the tail's share has no upper bound.
     #[must_use]

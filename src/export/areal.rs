@@ -57,9 +57,9 @@ fn export(batch: Batch) -> Export {
             PerToken::Entropy.fill(row.segments(), width, sink);
         }));
     }
-    if rows.iter().any(|row| row.advantage().is_some()) {
+    if rows.iter().any(|row| row.marks.advantage.is_some()) {
         tensors.push(tensor("advantages", Dtype::F32, |row, width, sink| {
-            PerToken::Advantage(row.advantage().unwrap_or(0.0)).fill(row.segments(), width, sink);
+            PerToken::Advantage(row.marks.advantage.unwrap_or(0.0)).fill(row.segments(), width, sink);
         }));
     }
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {

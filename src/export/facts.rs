@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::policies::Policies;
+use crate::named_enum::named_enum;
 use crate::session::{Cause, Fault, Path, Row};
 
 /// The flags of a row: conditions that a trainer should know of.
@@ -39,20 +40,21 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
         (lacks_column, "column_missing"),
-        (path.repeats_sample, "repeats_sample"),
-        (path.advantage_lacks_entropy, "advantage_lacks_entropy"),
+        (path.marks.repeats_sample, "repeats_sample"),
+        (path.marks.advantage_lacks_entropy, "advantage_lacks_entropy"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
 }
 
-/// How the row ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
-    Completed,
-    Truncated,
-    Aborted,
-    Failed,
+named_enum! {
+    /// How the row ended, as slime and miles name it.
+    pub(super) enum Status {
+        Completed = "completed",
+        Truncated = "truncated",
+        Aborted = "aborted",
+        Failed = "failed",
+    }
 }
 
 impl Status {
@@ -64,16 +66,6 @@ impl Status {
             (Some(_), _) | (None, None) => Self::Failed,
             (None, Some("length")) => Self::Truncated,
             (None, Some(_)) => Self::Completed,
-        }
-    }
-
-    /// The name in slime and miles.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Truncated => "truncated",
-            Self::Aborted => "aborted",
-            Self::Failed => "failed",
         }
     }
 }
@@ -159,7 +151,7 @@ mod tests {
             Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
         turns[1].about.missing_columns = [("c".into(), ColumnFault::Length)].into();
         let mut row = rows_of(turns).swap_remove(0);
-        (row.incomplete, row.advantage_lacks_entropy) = (true, true);
+        (row.incomplete, row.marks.advantage_lacks_entropy) = (true, true);
         let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
         let all = [
             "incomplete",

@@ -93,7 +93,7 @@ pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
 
 /// Writes the member `advantages` with one value for each token of these segments, if the row has an advantage.
 pub(super) fn advantages<'a>(path: &'a Path, segments: impl Iterator<Item = Segment<'a>>, text: &mut Text) {
-    if let Some(advantage) = path.advantage {
+    if let Some(advantage) = path.marks.advantage {
         PerToken::Advantage(advantage).list(segments, "0.0", text.key("advantages"));
     }
 }

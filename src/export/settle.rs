@@ -56,7 +56,7 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
     }
     refused.append(&mut dropped);
     let repeated = repeated_rows(&kept);
-    kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
+    kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.marks.repeats_sample = repeats);
     let tally = RowCounts::new(kept.len(), &refused);
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }

@@ -55,9 +55,9 @@ fn export(batch: Batch) -> Export {
         tensors.push(frame.column("rollout_entropys", Dtype::F32, PerToken::Entropy));
         tensors.push(frame.column("rollout_entropy", Dtype::F32, PerToken::Entropy));
     }
-    if frame.rows.iter().any(|row| row.advantage().is_some()) {
+    if frame.rows.iter().any(|row| row.marks.advantage.is_some()) {
         tensors.push(frame.tensor("advantages", Dtype::F32, frame.responses, |frame, row, sink| {
-            PerToken::Advantage(row.advantage().unwrap_or(0.0)).fill(row.response(), frame.responses, sink);
+            PerToken::Advantage(row.marks.advantage.unwrap_or(0.0)).fill(row.response(), frame.responses, sink);
         }));
     }
     if let Some(rewards) = rewards {

@@ -7,7 +7,9 @@ use http_body_util::BodyExt;
 use crate::budget::BodyBuffer;
 use crate::budget::Share;
 use crate::engine::reason::Reason;
-use crate::engine::transport::client::{Failure, READ_BUFFER, ReplyBody, innermost};
+use crate::engine::transport::client::ReplyBody;
+use crate::engine::transport::failure::{Failure, innermost};
+use crate::engine::transport::pool::READ_BUFFER;
 
 /// A piece of this size is not copied if it is the whole body. A smaller one is, because it would keep a whole read buffer in use.
 const LARGE_PIECE: usize = READ_BUFFER / 4;

@@ -2,10 +2,11 @@
 
 use super::buffer::MarkerSearch;
 use super::hermes::{END, START};
+use super::parameter_block::TaggedCall;
 use super::parameter_types::CalledTool;
-use super::parameter_value::{ParameterValue, ValueLookahead, write_key};
+use super::parameter_value::{ParameterValue, write_key};
 use super::step::Step;
-use super::{Event, ToolCall};
+use super::{Event, Format, ToolCall};
 use crate::json::python::{strip, strip_start};
 
 const KEY: &str = "<arg_key>";
@@ -16,19 +17,15 @@ const VALUE_END: &str = "</arg_value>";
 /// The markers that may have tokens.
 pub(super) const MARKERS: [&str; 6] = [START, END, KEY, KEY_END, VALUE, VALUE_END];
 
-/// Parses one block, which has one call. The call starts at its first key. A call without keys is emitted at its end.
+/// The call of a block. It starts at its first key. A call without keys is emitted at its end.
 ///
-/// Text between pairs is ignored, and so is a key without a value. A value without an end tag makes the call invalid. The end marker of the
-/// block is text in a value that has a type, if the end tag of the value is the next tag after it.
+/// Text between pairs is ignored, and so is a key without a value. A value without an end tag makes the call invalid.
 #[derive(Debug, Clone)]
 pub(super) struct Glm {
-    end: MarkerSearch,
     state: State,
     tool: CalledTool,
     /// A parameter is written.
     has_parameter: bool,
-    /// Decides whether the end marker is text of a value.
-    lookahead: ValueLookahead,
 }
 
 /// The position of the parser in the block.
@@ -78,36 +75,16 @@ impl KeySearch {
     }
 }
 
-impl Glm {
-    pub(super) fn new(tool: CalledTool) -> Self {
-        Self {
-            tool,
-            end: MarkerSearch::new(END, START.len()),
-            state: State::Name(MarkerSearch::new(KEY, START.len())),
-            has_parameter: false,
-            lookahead: ValueLookahead::new(VALUE_END, &[KEY]),
-        }
+impl TaggedCall for Glm {
+    const FORMAT: Format = Format::Glm;
+    const VALUE_END: &'static str = VALUE_END;
+    const AFTER_VALUE: &'static [&'static str] = &[KEY];
+
+    fn new(tool: CalledTool) -> Self {
+        Self { tool, state: State::Name(MarkerSearch::new(KEY, START.len())), has_parameter: false }
     }
 
-    /// Continues in `buffered`, which begins with the start marker, or with text of a started call.
-    pub(super) fn read(&mut self, buffered: &str) -> Step {
-        loop {
-            let length = self.end.read(buffered);
-            let body = &buffered[..length];
-            if let Some(part) = self.read_body(body) {
-                return part;
-            }
-            let in_value = self.in_value();
-            match self.lookahead.ends_call(&mut self.end, buffered, in_value) {
-                None => return Step::More,
-                Some(true) => return self.end_at(body),
-                Some(false) => {}
-            }
-        }
-    }
-
-    /// Ends the block at the end marker after `body`.
-    fn end_at(&mut self, body: &str) -> Step {
+    fn end(&mut self, body: &str) -> Step {
         let length = body.len() + END.len();
         match std::mem::replace(&mut self.state, State::Nameless) {
             State::Name(_) | State::Nameless => Step::call(length, call_without_keys(strip(&body[START.len()..]))),
@@ -118,22 +95,11 @@ impl Glm {
         }
     }
 
-    /// Ends the block at an end marker in a value whose end was not found so far. Returns `None` if there is no such marker.
-    pub(super) fn end_at_pending_marker(&mut self, buffered: &str) -> Option<Step> {
-        let length = self.end.found().filter(|_| self.lookahead.is_pending())?;
-        Some(self.end_at(&buffered[..length]))
-    }
-
-    /// Whether the text so far ends within the value of a parameter that has a type.
-    pub(super) fn in_value(&self) -> bool {
+    fn in_value(&self) -> bool {
         matches!(self.state, State::Value { value: ParameterValue::Typed(_), .. })
     }
 
-    /// Ends a block whose text has no end marker after its last value.
-    pub(super) fn end(&mut self, buffered: &str) -> Step {
-        if let Some(step) = self.end_at_pending_marker(buffered) {
-            return step;
-        }
+    fn cut_off(&mut self, buffered: &str) -> Step {
         match std::mem::replace(&mut self.state, State::Nameless) {
             State::Name(_) | State::Nameless => Step::Text(buffered.len()),
             State::Between(_) | State::Key(_) => Step::End(buffered.len(), vec![Event::CallEnd { error: true }]),
@@ -141,10 +107,9 @@ impl Glm {
         }
     }
 
-    /// Continues in the text up to the end of the block. Returns `None` if more text is needed.
-    fn read_body(&mut self, body: &str) -> Option<Step> {
-        let (length, events) = match &mut self.state {
-            State::Nameless => return None,
+    fn read(&mut self, body: &str) -> Option<(usize, Vec<Event>)> {
+        match &mut self.state {
+            State::Nameless => None,
             State::Name(key) => {
                 key.read(body);
                 let length = key.found()?;
@@ -155,19 +120,19 @@ impl Glm {
                 }
                 self.state = State::Between(MarkerSearch::new(KEY, 0));
                 self.tool.set_name(&name);
-                (length, vec![Event::CallStart { name, id: None }, Event::Arguments("{".to_owned())])
+                Some((length, vec![Event::CallStart { name, id: None }, Event::Arguments("{".to_owned())]))
             }
             State::Between(key) => {
                 key.read(body);
                 let length = key.found()? + KEY.len();
                 self.state = State::Key(KeySearch::new(0));
-                (length, Vec::new())
+                Some((length, Vec::new()))
             }
             State::Key(search) => {
                 let (key, length) = search.read(body)?;
                 let (end, key) = (MarkerSearch::new(VALUE_END, 0), strip(&body[..key]));
                 self.state = State::Value { end, value: ParameterValue::new(self.tool.parameter(key), false) };
-                (length, vec![Event::Arguments(write_key(key, &mut self.has_parameter))])
+                Some((length, vec![Event::Arguments(write_key(key, &mut self.has_parameter))]))
             }
             State::Value { end, value } => {
                 let length = end.read(body);
@@ -184,11 +149,9 @@ impl Glm {
                     }
                     length + VALUE_END.len()
                 };
-                (length, Event::arguments(written).into_iter().collect())
+                Some((length, Event::arguments(written).into_iter().collect()))
             }
-        };
-        self.end.skip(length);
-        Some(Step::Part(length, events))
+        }
     }
 }
 

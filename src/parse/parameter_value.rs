@@ -2,7 +2,6 @@
 //! JSON value of its text, or the text as a string if it is not JSON.
 
 use super::Event;
-use super::buffer::MarkerSearch;
 use super::json_reader::JsonReader;
 use super::loads::loads_or_text;
 use super::parameter_types::ParameterType;
@@ -151,54 +150,7 @@ impl TypedValue {
     }
 }
 
-/// Reads on from an end marker of a call in a value that has a type, to find out whether the marker is text of the value.
-#[derive(Debug, Clone)]
-pub(super) struct ValueLookahead {
-    /// The end tag of values.
-    value_end: &'static str,
-    /// The markers that only follow the end of a value.
-    others: &'static [&'static str],
-    /// The searches for these markers after the end marker that is examined.
-    searches: Option<(MarkerSearch, Vec<MarkerSearch>)>,
-}
-
-impl ValueLookahead {
-    pub(super) fn new(value_end: &'static str, others: &'static [&'static str]) -> Self {
-        Self { value_end, others, searches: None }
-    }
-
-    /// Whether an end marker is examined.
-    pub(super) fn is_pending(&self) -> bool {
-        self.searches.is_some()
-    }
-
-    /// Whether the marker that `end` has found in `text` ends the call. A marker in a value (`in_value`) does not if the end tag of the
-    /// value precedes the other markers; `end` then continues after the value. Returns `None` if more text is needed.
-    pub(super) fn ends_call(&mut self, end: &mut MarkerSearch, text: &str, in_value: bool) -> Option<bool> {
-        let from = end.found()? + end.marker.len();
-        if !in_value {
-            return Some(true);
-        }
-        let new = |marker: &&'static str| MarkerSearch::new(marker, from);
-        let searches = || (new(&self.value_end), self.others.iter().map(new).collect());
-        let (value_end, others) = self.searches.get_or_insert_with(searches);
-        let find = |search: &mut MarkerSearch| {
-            search.read(text);
-            search.found()
-        };
-        match (find(value_end), others.iter_mut().filter_map(find).min()) {
-            (None, None) => None,
-            (Some(value_end), other) if other.is_none_or(|other| value_end < other) => {
-                end.skip_to(value_end);
-                self.searches = None;
-                Some(false)
-            }
-            _ => Some(true),
-        }
-    }
-}
-
-/// The text before the value of a parameter. `has_parameter` is whether another parameter is before it, and becomes true.
+/// The separator, unless the parameter is the first one, and the key. Sets `has_parameter`.
 pub(super) fn write_key(key: &str, has_parameter: &mut bool) -> String {
     let separator = if std::mem::replace(has_parameter, true) { ", " } else { "" };
     format!("{separator}\"{}\": ", escape(key))

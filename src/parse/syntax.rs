@@ -6,7 +6,8 @@ use super::glm::Glm;
 use super::hermes::Hermes;
 use super::llama3::Llama3;
 use super::mistral::Mistral;
-use super::parameter_types::{CalledTool, ParameterTypes};
+use super::parameter_block::ParameterBlock;
+use super::parameter_types::ParameterTypes;
 use super::pythonic::Pythonic;
 use super::qwen_xml::QwenXml;
 use super::section::Section;
@@ -43,8 +44,8 @@ impl CallMarkers {
 #[derive(Debug, Clone)]
 pub(super) enum Syntax {
     Hermes(Hermes),
-    QwenXml(QwenXml),
-    Glm(Glm),
+    QwenXml(ParameterBlock<QwenXml>),
+    Glm(ParameterBlock<Glm>),
     Section(Section),
     Llama3(Llama3),
     Pythonic(Pythonic),
@@ -56,8 +57,8 @@ impl Syntax {
     pub(super) fn new(format: Format, types: Option<Arc<ParameterTypes>>) -> Self {
         match format {
             Format::Hermes => Self::Hermes(Hermes::new()),
-            Format::QwenXml => Self::QwenXml(QwenXml::new(CalledTool::new(format, types))),
-            Format::Glm => Self::Glm(Glm::new(CalledTool::new(format, types))),
+            Format::QwenXml => Self::QwenXml(ParameterBlock::new(types)),
+            Format::Glm => Self::Glm(ParameterBlock::new(types)),
             Format::KimiK2 => Self::Section(Section::new(&kimi_k2::SECTION)),
             Format::DeepSeek => Self::Section(Section::new(&deepseek::SECTION)),
             Format::Llama3 => Self::Llama3(Llama3::default()),

@@ -127,7 +127,7 @@ impl Request {
             think,
             incomplete: entropy.incomplete,
             entropy_estimator: entropy_estimator(path),
-            repeats_sample: path.repeats_sample,
+            repeats_sample: path.marks.repeats_sample,
             advantages: broadcast(path, advantage),
         }
     }

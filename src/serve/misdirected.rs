@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::api::{self, Api};
 use crate::engine::sglang::routes::{self, Route};
-use crate::engine::transport::client::{Failure, innermost};
+use crate::engine::transport::failure::{Failure, innermost};
 use crate::error::Error;
 use crate::serve::body::Body;
 use crate::serve::client_route::{self, ClientApi, MeantRoute};

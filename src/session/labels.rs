@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Turn;
+use crate::named_enum::named_enum;
 
 /// The most bytes of a label. Clients choose the values, and a turn keeps them.
 const LONGEST: usize = 256;
@@ -43,34 +44,34 @@ pub struct Labels {
     pub attribution: Option<Box<str>>,
 }
 
-/// The API of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dialect {
-    /// SGLang's `/generate`, over HTTP or gRPC.
-    Generate,
-    /// `OpenAI` chat completions.
-    Chat,
-    /// `OpenAI` completions.
-    Completions,
-    /// Anthropic Messages.
-    Messages,
-    /// `OpenAI` Responses.
-    Responses,
+named_enum! {
+    /// The API of a request.
+    pub enum Dialect {
+        /// SGLang's `/generate`, over HTTP or gRPC.
+        Generate = "generate",
+        /// `OpenAI` chat completions.
+        Chat = "chat",
+        /// `OpenAI` completions.
+        Completions = "completions",
+        /// Anthropic Messages.
+        Messages = "messages",
+        /// `OpenAI` Responses.
+        Responses = "responses",
+    }
 }
 
-/// What a request is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestClass {
-    /// A turn of the main conversation.
-    Main,
-    /// A turn of a sub-agent.
-    Subagent,
-    /// A summary that replaces a conversation.
-    Compaction,
-    /// A call beside the conversation, such as for its title.
-    Auxiliary,
+named_enum! {
+    /// What a request is for.
+    pub enum RequestClass {
+        /// A turn of the main conversation.
+        Main = "main",
+        /// A turn of a sub-agent.
+        Subagent = "subagent",
+        /// A summary that replaces a conversation.
+        Compaction = "compaction",
+        /// A call beside the conversation, such as for its title.
+        Auxiliary = "auxiliary",
+    }
 }
 
 impl Labels {
@@ -105,35 +106,7 @@ pub fn fill_label(label: &mut Option<Box<str>>, text: &str) {
     }
 }
 
-impl Dialect {
-    /// The name in exports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Generate => "generate",
-            Self::Chat => "chat",
-            Self::Completions => "completions",
-            Self::Messages => "messages",
-            Self::Responses => "responses",
-        }
-    }
-}
-
 impl RequestClass {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Main, Self::Subagent, Self::Compaction, Self::Auxiliary];
-
-    /// The name in exports and requests.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Main => "main",
-            Self::Subagent => "subagent",
-            Self::Compaction => "compaction",
-            Self::Auxiliary => "auxiliary",
-        }
-    }
-
     /// The class with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -155,10 +128,7 @@ impl Classes {
     const fn bit(class: Option<RequestClass>) -> u8 {
         match class {
             None => 1,
-            Some(RequestClass::Main) => 1 << 1,
-            Some(RequestClass::Subagent) => 1 << 2,
-            Some(RequestClass::Compaction) => 1 << 3,
-            Some(RequestClass::Auxiliary) => 1 << 4,
+            Some(class) => 2 << class as u8,
         }
     }
 

@@ -17,6 +17,13 @@ pub struct Path {
     pub reward: Option<Arc<serde_json::Value>>,
     /// A generation of this session was not recorded.
     pub incomplete: bool,
+    /// What the export adds.
+    pub marks: ExportMarks,
+}
+
+/// What an export adds to a row.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExportMarks {
     /// The advantage of the trained tokens, if the export has advantages.
     pub advantage: Option<f32>,
     /// The entropy that shapes the advantage lacks that of a sampled token.
@@ -29,16 +36,7 @@ impl Path {
     /// A path without a reward and without the marks of an export.
     #[must_use]
     pub fn new(session: Arc<str>, version: u32, steps: Vec<Step>) -> Self {
-        Self {
-            session,
-            version,
-            steps,
-            reward: None,
-            incomplete: false,
-            advantage: None,
-            advantage_lacks_entropy: false,
-            repeats_sample: false,
-        }
+        Self { session, version, steps, reward: None, incomplete: false, marks: ExportMarks::default() }
     }
 }
 

@@ -3,15 +3,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Change, LogRecord, ProcessRecord, Record};
 use super::sessions::Sessions;
-use super::state::FinishedPath;
-use super::state::{Reward, Session, State};
+use super::state::{FinishedPath, Reward, Session, State};
 use super::store::Store;
-use super::{Cause, Fault, Policy, RestoreProgress, Turn, TurnMetadata, Uid};
+use super::{Cause, Fault, Policy, Restoration, Turn, TurnMetadata, Uid};
 
 /// Names of damaged sessions that are logged. Others are only counted.
 const NAMED: usize = 20;
@@ -26,26 +23,10 @@ pub struct MissingTurns {
 }
 
 impl Sessions {
-    /// Announces a restoration from a log of this many bytes. Nothing may be recorded until it has ended.
-    pub fn begin_restore(&self, bytes: u64) {
-        self.memory().restoration.begin(bytes);
-    }
-
-    /// The progress of the restoration; `None` if none runs.
+    /// The state of the restoration from the log.
     #[must_use]
-    pub fn restore_progress(&self) -> Option<RestoreProgress> {
-        self.memory().restoration.progress()
-    }
-
-    /// Watches whether a restoration runs.
-    #[must_use]
-    pub fn watch_restoring(&self) -> watch::Receiver<bool> {
-        self.memory().restoration.watch()
-    }
-
-    /// Cancels the restoration. The log stays unchanged.
-    pub fn cancel_restore(&self) {
-        self.memory().restoration.cancel();
+    pub fn restoration(&self) -> &Restoration {
+        &self.memory().restoration
     }
 
     /// Restores sessions and `policy` from the log in `directory`, and then opens it for appending. Blocks while the log is read, and

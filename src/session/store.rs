@@ -27,8 +27,7 @@ use order::Order;
 #[cfg(test)]
 pub(super) use order::SESSION_OVERHEAD;
 use pending::PendingCalls;
-use restoration::Restoration;
-pub use restoration::RestoreProgress;
+pub use restoration::{Restoration, RestoreProgress};
 
 /// Parts of the map of sessions. A part that grows moves its sessions while it is locked: about a thousand of a million.
 const SHARDS: usize = 1024;

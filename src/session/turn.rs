@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Chat, Labels, RequestClass, Span, Uid};
 use crate::columns::{Column, ColumnFault};
+use crate::named_enum::named_enum;
 pub use fault::Fault;
 pub use reply_change::{ReplyChange, ReplyChanges};
 pub use sampling_sources::{SamplingSource, SamplingSources};
@@ -209,87 +210,43 @@ pub struct EntropyMethod {
     pub reason: Option<Cow<'static, str>>,
 }
 
-/// How a turn relates to the earlier turns of its session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// The first turn of its session.
-    #[default]
-    First,
-    /// The turn continues a turn that no other turn continued.
-    Extends,
-    /// The turn continues one that ended by length, with new tokens in between.
-    ExtendsLength,
-    /// The turn continues one, usually one that was cut off, without a token in between.
-    Resumes,
-    /// A branch: another sample of a prompt that was sampled before.
-    Sample,
-    /// A branch: the same history and another continuation.
-    Forks,
-    /// A branch: a root that shares no turn with earlier ones, such as that of a sub-agent.
-    NewConversation,
-    /// A branch: the messages of an earlier conversation under another system prompt.
-    SystemChanged,
-    /// A branch: the messages of an earlier conversation with other tools.
-    ToolsChanged,
-    /// A branch: a tool result of the history was emptied or shortened.
-    ToolResultCleared,
-    /// A branch: a part of the history was changed, and a response that was sampled after that part is still in the prompt.
-    HistoryEdited,
-    /// A branch: the prompt has other tokens in place of a sampled response.
-    ResponseEdited,
-    /// A branch: the client replaced the last token of a sampled response, the stop token.
-    StopReplaced,
-    /// A branch: the prompt ends inside an earlier turn.
-    RolledBack,
-    /// A branch: earlier messages were left out or replaced by a summary that was sampled here.
-    Compacted,
-    /// The token ids of the prompt are unknown, so the turn has no place in the forest. Its `fault` shows what to do.
-    Unplaced,
-}
-
-impl Cause {
-    /// All of them.
-    pub const ALL: [Self; 16] = [
-        Self::First,
-        Self::Extends,
-        Self::ExtendsLength,
-        Self::Resumes,
-        Self::Sample,
-        Self::Forks,
-        Self::NewConversation,
-        Self::SystemChanged,
-        Self::ToolsChanged,
-        Self::ToolResultCleared,
-        Self::HistoryEdited,
-        Self::ResponseEdited,
-        Self::StopReplaced,
-        Self::RolledBack,
-        Self::Compacted,
-        Self::Unplaced,
-    ];
-
-    /// The name in exports and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Extends => "extends",
-            Self::ExtendsLength => "extends_length",
-            Self::Resumes => "resumes",
-            Self::Sample => "sample",
-            Self::Forks => "forks",
-            Self::NewConversation => "new_conversation",
-            Self::SystemChanged => "system_changed",
-            Self::ToolsChanged => "tools_changed",
-            Self::ToolResultCleared => "tool_result_cleared",
-            Self::HistoryEdited => "history_edited",
-            Self::ResponseEdited => "response_edited",
-            Self::StopReplaced => "stop_replaced",
-            Self::RolledBack => "rolled_back",
-            Self::Compacted => "compacted",
-            Self::Unplaced => "unplaced",
-        }
+named_enum! {
+    /// How a turn relates to the earlier turns of its session.
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum Cause {
+        /// The first turn of its session.
+        #[default]
+        First = "first",
+        /// The turn continues a turn that no other turn continued.
+        Extends = "extends",
+        /// The turn continues one that ended by length, with new tokens in between.
+        ExtendsLength = "extends_length",
+        /// The turn continues one, usually one that was cut off, without a token in between.
+        Resumes = "resumes",
+        /// A branch: another sample of a prompt that was sampled before.
+        Sample = "sample",
+        /// A branch: the same history and another continuation.
+        Forks = "forks",
+        /// A branch: a root that shares no turn with earlier ones, such as that of a sub-agent.
+        NewConversation = "new_conversation",
+        /// A branch: the messages of an earlier conversation under another system prompt.
+        SystemChanged = "system_changed",
+        /// A branch: the messages of an earlier conversation with other tools.
+        ToolsChanged = "tools_changed",
+        /// A branch: a tool result of the history was emptied or shortened.
+        ToolResultCleared = "tool_result_cleared",
+        /// A branch: a part of the history was changed, and a response that was sampled after that part is still in the prompt.
+        HistoryEdited = "history_edited",
+        /// A branch: the prompt has other tokens in place of a sampled response.
+        ResponseEdited = "response_edited",
+        /// A branch: the client replaced the last token of a sampled response, the stop token.
+        StopReplaced = "stop_replaced",
+        /// A branch: the prompt ends inside an earlier turn.
+        RolledBack = "rolled_back",
+        /// A branch: earlier messages were left out or replaced by a summary that was sampled here.
+        Compacted = "compacted",
+        /// The token ids of the prompt are unknown, so the turn has no place in the forest. Its `fault` shows what to do.
+        Unplaced = "unplaced",
     }
 }
 

@@ -1,30 +1,32 @@
 //! Model families: facts that a chat template does not contain, such as the format of tool calls.
 
 use super::Folder;
+use crate::named_enum::named_enum;
 
-/// A model family, recognised by tokens that only its models have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// Qwen 2.5, 3 and 3.5, Nemotron, and other models with ChatML turns.
-    ChatMl,
-    /// ChatML models that write tool calls as XML.
-    QwenXml,
-    /// GLM 4.5 and later: the role token of the next turn ends a turn.
-    Glm,
-    /// Llama 3.
-    Llama3,
-    /// Kimi K2.
-    KimiK2,
-    /// DeepSeek V3 and R1.
-    DeepSeek,
-    /// MiniMax M2.
-    MiniMax,
-    /// Mistral.
-    Mistral,
-    /// gpt-oss: messages in channels, which a template alone does not describe.
-    Harmony,
-    /// An unknown family. All facts come from the template.
-    Other,
+named_enum! {
+    /// A model family, recognised by tokens that only its models have.
+    pub enum Family {
+        /// Qwen 2.5, 3 and 3.5, Nemotron, and other models with ChatML turns.
+        ChatMl = "chatml",
+        /// ChatML models that write tool calls as XML.
+        QwenXml = "qwen_xml",
+        /// GLM 4.5 and later: the role token of the next turn ends a turn.
+        Glm = "glm",
+        /// Llama 3.
+        Llama3 = "llama3",
+        /// Kimi K2.
+        KimiK2 = "kimi_k2",
+        /// DeepSeek V3 and R1.
+        DeepSeek = "deepseek",
+        /// MiniMax M2.
+        MiniMax = "minimax",
+        /// Mistral.
+        Mistral = "mistral",
+        /// gpt-oss: messages in channels, which a template alone does not describe.
+        Harmony = "harmony",
+        /// An unknown family. All facts come from the template.
+        Other = "other",
+    }
 }
 
 /// Tokens that identify a family, in order of precedence.
@@ -47,23 +49,6 @@ impl Family {
         match found.map_or(Self::Other, |(_, family)| *family) {
             Self::ChatMl if folder.template.mentions("<function=") => Self::QwenXml,
             family => family,
-        }
-    }
-
-    /// The name in logs and errors.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ChatMl => "chatml",
-            Self::QwenXml => "qwen_xml",
-            Self::Glm => "glm",
-            Self::Llama3 => "llama3",
-            Self::KimiK2 => "kimi_k2",
-            Self::DeepSeek => "deepseek",
-            Self::MiniMax => "minimax",
-            Self::Mistral => "mistral",
-            Self::Harmony => "harmony",
-            Self::Other => "other",
         }
     }
 

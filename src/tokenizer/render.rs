@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use super::template::{Conversation, RenderError};
+use super::template::{RenderError, Setting};
 use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
 use after_turn::{placeholder_turn_with_calls, text_after_placeholder};
@@ -37,17 +37,6 @@ pub enum PromptError {
     /// The text that the template writes after an earlier turn cannot be separated from the turn.
     #[error("the chat template writes earlier turns so that what follows them cannot be told apart")]
     NoBoundary,
-}
-
-/// The options of a rendering, the same for all turns of a conversation.
-#[derive(Debug, Clone, Copy)]
-pub struct Setting<'a> {
-    /// The tools that the prompt describes; `None` without tools.
-    pub tools: Option<&'a [Value]>,
-    /// `add_generation_prompt`: the text ends with the start of an assistant turn.
-    pub generation_prompt: bool,
-    /// `chat_template_kwargs`.
-    pub extra: &'a [(String, Value)],
 }
 
 /// A whole prompt, or the part of one after a turn.
@@ -240,12 +229,7 @@ impl Renderer {
     /// Renders messages with the template, or with the template for tools if the options have tools.
     fn render_text(&self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
         let template = self.folder.tool_template.as_ref().filter(|_| setting.tools.is_some());
-        template.unwrap_or(&self.folder.template).render(&Conversation {
-            messages,
-            tools: setting.tools,
-            generation_prompt: setting.generation_prompt,
-            extra: setting.extra,
-        })
+        template.unwrap_or(&self.folder.template).render(messages, setting)
     }
 
     /// Whether the generation prompt at the end of `text` opens a thought.

@@ -37,12 +37,10 @@ pub enum RenderError {
     Endless(u64),
 }
 
-/// The variables that a template renders.
+/// The variables of a template besides `messages`, the same for all turns of a conversation.
 #[derive(Debug, Clone, Copy)]
-pub struct Conversation<'a> {
-    /// `messages`: a list of objects.
-    pub messages: &'a [Value],
-    /// `tools`; `None` without tools.
+pub struct Setting<'a> {
+    /// The tools that the prompt describes; `None` without tools.
     pub tools: Option<&'a [Value]>,
     /// `add_generation_prompt`: the text ends with the start of an assistant turn.
     pub generation_prompt: bool,
@@ -83,12 +81,12 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`RenderError`] when the template rejects the conversation or fails.
-    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, RenderError> {
-        self.render_within(fuel::limit(conversation), conversation)
+    pub fn render(&self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
+        self.render_within(fuel::limit(messages, setting), messages, setting)
     }
 
     /// Renders a conversation in at most `fuel` instructions.
-    fn render_within(&self, fuel: u64, conversation: &Conversation<'_>) -> Result<String, RenderError> {
+    fn render_within(&self, fuel: u64, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
         // a copy shares the compiled template and the filters
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
@@ -96,11 +94,11 @@ impl ChatTemplate {
         let mut variables: BTreeMap<&str, Jinja> =
             self.specials.iter().map(|(name, text)| (name.as_str(), Jinja::from(text.as_str()))).collect();
         // as in transformers, missing tools and documents are none and not undefined
-        variables.insert("tools", conversation.tools.map_or(Jinja::from(()), data::from_json_list));
+        variables.insert("tools", setting.tools.map_or(Jinja::from(()), data::from_json_list));
         variables.insert("documents", Jinja::from(()));
-        variables.insert("messages", data::from_json_list(conversation.messages));
-        variables.insert("add_generation_prompt", Jinja::from(conversation.generation_prompt));
-        variables.extend(conversation.extra.iter().map(|(name, value)| (name.as_str(), data::from_json(value))));
+        variables.insert("messages", data::from_json_list(messages));
+        variables.insert("add_generation_prompt", Jinja::from(setting.generation_prompt));
+        variables.extend(setting.extra.iter().map(|(name, value)| (name.as_str(), data::from_json(value))));
         template.render(variables).map_err(|error| environment::render_error(&error, fuel))
     }
 }

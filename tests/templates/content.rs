@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tokentap::json::Value;
-use tokentap::tokenizer::template::{ChatTemplate, Conversation};
+use tokentap::tokenizer::template::{ChatTemplate, Setting};
 use tokentap::tokenizer::{Content, Folder, TextOrigin, Tokenizer};
 
 use super::record;
@@ -101,8 +101,11 @@ fn rendered(template: &ChatTemplate, marks: &Content, place: TextPosition, text:
         object(&[("type", "str".into()), ("description", "d".into()), ("required", Value::Bool(true))]),
     )]);
     let tool = object(&[("name", "f".into()), ("description", "d".into()), ("parameter_definitions", parameters)]);
-    let plain = Conversation { messages: &messages, tools: None, generation_prompt: true, extra: &[] };
-    template.render(&plain).or_else(|_| template.render(&Conversation { tools: Some(&[tool]), ..plain })).ok()
+    let plain = Setting { tools: None, generation_prompt: true, extra: &[] };
+    template
+        .render(&messages, plain)
+        .or_else(|_| template.render(&messages, Setting { tools: Some(&[tool]), ..plain }))
+        .ok()
 }
 
 /// Checks a model with texts that name its tokens; returns the number of conversations.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use tokentap::json::Value;
-use tokentap::tokenizer::template::{ChatTemplate, Conversation, RenderError};
+use tokentap::tokenizer::template::{ChatTemplate, RenderError, Setting};
 
 use super::record;
 
@@ -69,10 +69,10 @@ proptest! {
         generation_prompt in any::<bool>(),
         extra in prop::collection::vec(("[a-z]{1,8}", json()), 0..3),
     ) {
-        let conversation = Conversation { messages: &messages, tools: tools.as_deref(), generation_prompt, extra: &extra };
+        let setting = Setting { tools: tools.as_deref(), generation_prompt, extra: &extra };
         for template in TEMPLATES.iter() {
             // the time of day advances in minutes
-            let (once, again) = (template.render(&conversation), template.render(&conversation));
+            let (once, again) = (template.render(&messages, setting), template.render(&messages, setting));
             let minutes = |text: &Result<String, RenderError>| text.as_ref().ok().is_some_and(|text| text.contains("[today="));
             prop_assert!(once == again || minutes(&once), "{:?} is not {:?}", once, again);
         }
@@ -94,13 +94,13 @@ fn render_error_has_the_message_of_the_template() {
     ] {
         let template = ChatTemplate::try_new(source, Default::default()).unwrap();
         let message = Value::Object(vec![("role".into(), "user".into()), ("content".into(), Value::Null)]);
-        let conversation = Conversation { messages: &[message], tools: None, generation_prompt: true, extra: &[] };
-        assert_eq!(template.render(&conversation), Err(error));
+        let setting = Setting { tools: None, generation_prompt: true, extra: &[] };
+        assert_eq!(template.render(&[message], setting), Err(error));
     }
     let template = ChatTemplate::try_new("{{ messages[0].content.strip() }}", Default::default()).unwrap();
-    let conversation = Conversation { messages: &[], tools: None, generation_prompt: true, extra: &[] };
+    let setting = Setting { tools: None, generation_prompt: true, extra: &[] };
     assert!(
-        matches!(template.render(&conversation), Err(RenderError::Failed(_))),
+        matches!(template.render(&[], setting), Err(RenderError::Failed(_))),
         "an error of the template engine is not a refusal"
     );
 }

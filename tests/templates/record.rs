@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tokentap::json::Value;
-use tokentap::tokenizer::template::{ChatTemplate, Conversation, RenderError};
+use tokentap::tokenizer::template::{ChatTemplate, RenderError, Setting};
 
 /// The record of one template.
 #[derive(Debug, Deserialize)]
@@ -42,12 +42,9 @@ pub struct RecordedConversation {
 
 impl RecordedConversation {
     pub fn render(&self, template: &ChatTemplate) -> Result<String, RenderError> {
-        template.render(&Conversation {
-            messages: &self.messages,
-            tools: self.tools.as_deref(),
-            generation_prompt: self.generation_prompt,
-            extra: &self.extra,
-        })
+        let Self { generation_prompt, extra, .. } = self;
+        let setting = Setting { tools: self.tools.as_deref(), generation_prompt: *generation_prompt, extra };
+        template.render(&self.messages, setting)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{Chunks, ExportSource, ExportSummary};
-use crate::cli::local_log;
+use crate::cli::import::check_log;
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Shape};
@@ -28,7 +28,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
     };
     let found = log::read(dir, restore).map_err(failed)?;
     progress.clear();
-    local_log::check(dir, &found)?;
+    check_log(dir, &found)?;
     let sessions = select(&store, &args.session)?;
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {

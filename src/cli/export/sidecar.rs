@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Chunks, ExportSource, ExportSummary};
 use crate::cli::control::{ControlClient, percent_encoded};
 use crate::config::ExportArgs;
-use crate::engine::transport::client::innermost;
+use crate::engine::transport::failure::innermost;
 
 /// The number of sessions in a page of the list.
 const PAGE_SIZE: usize = 1000;

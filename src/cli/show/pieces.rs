@@ -91,7 +91,7 @@ fn split(run: &Range<usize>, prefixes: &[String], is_last: bool, pieces: &mut Ve
             _ => {}
         }
     }
-    // bytes that are no character, or a character that is cut at the end
+    // invalid UTF-8, or a character that is truncated at the end
     if start == run.start || (is_last && start < run.end) {
         let whole = prefixes.last().map_or("", String::as_str);
         push(run.end, whole.strip_prefix(before).unwrap_or(whole), &mut start);

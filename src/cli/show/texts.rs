@@ -11,10 +11,10 @@ const BATCH: usize = 512;
 /// The maximum number of requests that test whether the tokenizer drops leading spaces.
 const TESTS: usize = 32;
 
-/// Replaces bytes that are no complete character.
+/// Replaces bytes that are not valid UTF-8.
 pub(super) const LOST: char = '\u{fffd}';
 
-/// Decodes ids. After a failure it decodes no more.
+/// Decodes ids, until the first failure.
 #[derive(Debug)]
 pub(super) struct Texts<'a> {
     client: &'a ControlClient,

@@ -17,7 +17,8 @@ use facts::{Models, product};
 use refusal::{config_vocab, mask_limit, range_end};
 
 use crate::engine::capabilities::{Capabilities, PluginState, VocabSource};
-use crate::engine::transport::client::{Client, Failure};
+use crate::engine::transport::client::Client;
+use crate::engine::transport::failure::Failure;
 
 /// An id above every vocabulary that fits in 31 bits.
 const NO_TOKEN: u32 = 2_000_000_000;

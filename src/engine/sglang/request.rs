@@ -13,8 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 
-pub(crate) use builder::{PromptText, RequestBuilder, SamplingWriter, sampling_params};
-pub use builder::{RequestOption, SamplingParam};
+pub(crate) use builder::{PromptText, RequestBuilder, RequestOption, SamplingParam, SamplingWriter, sampling_params};
 pub use field::PerItem;
 pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};

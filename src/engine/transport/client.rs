@@ -13,9 +13,7 @@ use http_body_util::BodyExt;
 use url::Url;
 
 use crate::engine::transport::breaker::Breaker;
-use crate::engine::transport::failure::causes;
-pub use crate::engine::transport::failure::{Failure, UploadError, innermost};
-pub(crate) use crate::engine::transport::pool::READ_BUFFER;
+use crate::engine::transport::failure::{Failure, UploadError, causes, innermost};
 use crate::engine::transport::pool::{SendError, Transport};
 
 /// The body of an upstream reply.

@@ -104,15 +104,15 @@ fn floats(rows: &[Path], count: usize, column: PerToken) -> Float32Array {
 fn advantages(rows: &[Path]) -> ListArray {
     let (mut items, mut lengths) = (Float32Builder::new(), Vec::with_capacity(rows.len()));
     for row in rows {
-        lengths.push(if row.advantage.is_some() { row.len() } else { 0 });
-        for segment in row.advantage.iter().flat_map(|_| row.segments()) {
-            let advantage = row.advantage.filter(|_| segment.trained).unwrap_or(0.0);
+        lengths.push(if row.marks.advantage.is_some() { row.len() } else { 0 });
+        for segment in row.marks.advantage.iter().flat_map(|_| row.segments()) {
+            let advantage = row.marks.advantage.filter(|_| segment.trained).unwrap_or(0.0);
             items.append_value_n(advantage, segment.ids.len());
         }
     }
     let items = items.finish();
     let field = Field::new_list_field(items.data_type().clone(), false);
-    let present: NullBuffer = rows.iter().map(|row| row.advantage.is_some()).collect();
+    let present: NullBuffer = rows.iter().map(|row| row.marks.advantage.is_some()).collect();
     ListArray::new(field.into(), OffsetBuffer::from_lengths(lengths), Arc::new(items), Some(present))
 }
 

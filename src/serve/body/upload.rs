@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use super::read_timeout::ReadTimeout;
 use crate::budget::{BodyBuffer, Share};
 use crate::config::LimitConfig;
-use crate::engine::transport::client::{Failure, UploadError, innermost};
+use crate::engine::transport::failure::{Failure, UploadError, innermost};
 use crate::error::Error;
 
 /// The body, with a read timeout.

@@ -30,7 +30,7 @@ fn readiness(proxy: &Proxy) -> Response<Body> {
     if *proxy.phase.borrow() != Phase::Serving {
         return unavailable("draining\n".to_owned());
     }
-    if let Some(progress) = proxy.sessions.restore_progress() {
+    if let Some(progress) = proxy.sessions.restoration().progress() {
         let (sessions, _) = proxy.sessions.size();
         return unavailable(format!("restoring: {} of {} bytes, {sessions} sessions\n", progress.read, progress.total));
     }

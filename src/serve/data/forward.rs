@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::engine::sglang::abort::PATH;
 use crate::engine::sglang::routes::{self, Route, RouteKind};
-use crate::engine::transport::client::{Failure, UpstreamCall};
+use crate::engine::transport::client::UpstreamCall;
+use crate::engine::transport::failure::Failure;
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
 use crate::engine::upstream::{failed, send};

@@ -90,7 +90,7 @@ impl Health for HealthService {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
         let (ready, phase) = (*self.proxy.ready.borrow(), *self.proxy.phase.borrow());
-        let restoring = self.proxy.sessions.restore_progress().is_some();
+        let restoring = self.proxy.sessions.restoration().progress().is_some();
         Ok(Response::new(response(needs, ready, restoring, phase)))
     }
 
@@ -99,7 +99,7 @@ impl Health for HealthService {
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let needs = self.needs(&request.get_ref().service)?;
         let (ready, phase) = (self.proxy.ready.clone(), self.proxy.phase.clone());
-        let restoring = self.proxy.sessions.watch_restoring();
+        let restoring = self.proxy.sessions.restoration().watch();
         let watching = HealthWatch { needs, ready, restoring, phase, last: None };
         let responses = stream::unfold(watching, |mut watching| async move {
             let now = watching.next().await?;

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::call_slots::CallSlot;
 use super::status;
-use crate::engine::transport::client::{UploadError, innermost};
+use crate::engine::transport::failure::{UploadError, innermost};
 use crate::error::Error;
 
 /// The time limit between messages. A trainer may send a slice per training step, and a step may be long.

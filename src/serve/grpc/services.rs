@@ -29,7 +29,7 @@ use super::trajectories::TrajectoriesService;
 use super::{pb, status};
 use crate::budget::Share;
 use crate::engine::sglang::routes;
-use crate::engine::transport::client::UploadError;
+use crate::engine::transport::failure::UploadError;
 use crate::serve::body::Upload;
 use crate::serve::connection::Phase;
 use crate::serve::control::v1;

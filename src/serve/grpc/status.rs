@@ -4,7 +4,7 @@ use http::{HeaderMap, Response, StatusCode};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::engine::transport::client::UploadError;
+use crate::engine::transport::failure::UploadError;
 use crate::error::Error;
 use crate::serve::body;
 use crate::serve::problem::Problem;

@@ -21,7 +21,7 @@ pub(crate) fn check_restored<B>(sessions: &Sessions, request: &Request<B>) -> Re
     if !RequestInfo::of(request).needs_sessions {
         return Ok(());
     }
-    let Some(progress) = sessions.restore_progress() else { return Ok(()) };
+    let Some(progress) = sessions.restoration().progress() else { return Ok(()) };
     let message = format!(
         "sessions are being restored from the log, {} of {} bytes are read; try again in a moment, or when /readyz is 200",
         progress.read, progress.total

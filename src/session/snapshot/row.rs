@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::session::view::upwards;
-use crate::session::{Path, Segment, Snapshot, Step, Turn};
+use crate::session::{ExportMarks, Path, Segment, Snapshot, Step, Turn};
 
 /// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
@@ -15,12 +15,8 @@ pub struct Row {
     leaf: u32,
     /// Turns from this number on are trained, if the snapshot trains them.
     trained_from: u32,
-    /// The advantage of the trained tokens, if the export has advantages.
-    advantage: Option<f32>,
-    /// The entropy that shapes the advantage lacks that of a sampled token.
-    advantage_lacks_entropy: bool,
-    /// An earlier row of the export has the same first prompt and the same tokens.
-    repeats_sample: bool,
+    /// What the export adds.
+    pub marks: ExportMarks,
 }
 
 /// A leaf that is not exported, and the reason.
@@ -37,7 +33,7 @@ pub struct ExcludedLeaf {
 impl Row {
     /// The path of `snapshot` that ends in `leaf`, trained from the turn `trained_from` on.
     pub(in crate::session) fn new(snapshot: Arc<Snapshot>, leaf: u32, trained_from: u32) -> Self {
-        Self { snapshot, leaf, trained_from, advantage: None, advantage_lacks_entropy: false, repeats_sample: false }
+        Self { snapshot, leaf, trained_from, marks: ExportMarks::default() }
     }
 
     /// The same path, trained from another turn on.
@@ -57,24 +53,13 @@ impl Row {
     pub(crate) fn set_advantage(&mut self, advantage: f64, lacks_entropy: bool) {
         #[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
         let single = advantage as f32;
-        (self.advantage, self.advantage_lacks_entropy) = (Some(single), lacks_entropy);
-    }
-
-    /// The advantage of the trained tokens, if the export has advantages.
-    #[must_use]
-    pub fn advantage(&self) -> Option<f32> {
-        self.advantage
+        (self.marks.advantage, self.marks.advantage_lacks_entropy) = (Some(single), lacks_entropy);
     }
 
     /// Sampled tokens of the path that the export trains in any row.
     #[must_use]
     pub fn trained_path_tokens(&self) -> u64 {
         self.snapshot.lineage(self.leaf).trained
-    }
-
-    /// Sets whether an earlier row of the export has the same first prompt and the same tokens.
-    pub(crate) fn set_repeats_sample(&mut self, repeats: bool) {
-        self.repeats_sample = repeats;
     }
 
     /// The session.
@@ -179,9 +164,7 @@ impl Row {
             steps,
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
-            advantage: self.advantage,
-            advantage_lacks_entropy: self.advantage_lacks_entropy,
-            repeats_sample: self.repeats_sample,
+            marks: self.marks,
         }
     }
 }

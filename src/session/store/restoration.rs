@@ -15,7 +15,7 @@ pub struct RestoreProgress {
 
 /// The state of a restoration. It counts as ended until it begins.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Restoration {
+pub struct Restoration {
     running: watch::Sender<bool>,
     cancelled: AtomicBool,
     read: AtomicU64,
@@ -23,7 +23,8 @@ pub(in crate::session) struct Restoration {
 }
 
 impl Restoration {
-    pub(in crate::session) fn begin(&self, total: u64) {
+    /// Announces a restoration from a log of this many bytes. Nothing may be recorded until it has ended.
+    pub fn begin(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
         self.running.send_replace(true);
     }
@@ -37,11 +38,14 @@ impl Restoration {
         self.running.send_replace(false);
     }
 
-    pub(in crate::session) fn watch(&self) -> watch::Receiver<bool> {
+    /// Watches whether it runs.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<bool> {
         self.running.subscribe()
     }
 
-    pub(in crate::session) fn cancel(&self) {
+    /// Cancels it. The log stays unchanged.
+    pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
@@ -49,7 +53,9 @@ impl Restoration {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    pub(in crate::session) fn progress(&self) -> Option<RestoreProgress> {
+    /// The progress; `None` if it does not run.
+    #[must_use]
+    pub fn progress(&self) -> Option<RestoreProgress> {
         let progress =
             || RestoreProgress { read: self.read.load(Ordering::Relaxed), total: self.total.load(Ordering::Relaxed) };
         self.running.borrow().then(progress)

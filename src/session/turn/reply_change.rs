@@ -2,42 +2,27 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A change after which the message of the client still counts as the reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyChange {
-    /// The client added a `name`, which the template does not show.
-    NameAdded,
-    /// White space around the text differs.
-    WhiteSpace,
-    /// The text beside tool calls was left out.
-    TextLeftOut,
-    /// A tool call has another notation, for example default values, or what the client writes for a call that it could not parse.
-    CallRewritten,
-    /// The reasoning was repeated as text.
-    ReasoningAsText,
+use crate::named_enum::named_enum;
+
+named_enum! {
+    /// A change after which the message of the client still counts as the reply.
+    pub enum ReplyChange {
+        /// The client added a `name`, which the template does not show.
+        NameAdded = "name_added",
+        /// White space around the text differs.
+        WhiteSpace = "white_space",
+        /// The text beside tool calls was left out.
+        TextLeftOut = "text_left_out",
+        /// A tool call has another notation, for example default values, or what the client writes for a call that it could not parse.
+        CallRewritten = "call_rewritten",
+        /// The reasoning was repeated as text.
+        ReasoningAsText = "reasoning_as_text",
+    }
 }
 
 /// A set of changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplyChanges(u8);
-
-impl ReplyChange {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::NameAdded, Self::WhiteSpace, Self::TextLeftOut, Self::CallRewritten, Self::ReasoningAsText];
-
-    /// The name in exports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NameAdded => "name_added",
-            Self::WhiteSpace => "white_space",
-            Self::TextLeftOut => "text_left_out",
-            Self::CallRewritten => "call_rewritten",
-            Self::ReasoningAsText => "reasoning_as_text",
-        }
-    }
-}
 
 impl ReplyChanges {
     /// Whether the set is empty.

@@ -3,7 +3,7 @@
 //! The limit grows with the conversation. A template visits each message a few times and does some work for each value and each line of
 //! text; some search the later messages for each message. An instruction takes some ten nanoseconds.
 
-use super::Conversation;
+use super::Setting;
 use crate::json::Value;
 
 /// Instructions of any rendering.
@@ -19,10 +19,9 @@ const PER_PAIR: u64 = 16;
 const MOST_PAIRED: u64 = 8 << 10;
 
 /// The instructions that the rendering of a conversation may take.
-pub(super) fn limit(conversation: &Conversation<'_>) -> u64 {
-    let Conversation { messages, tools, extra, .. } = conversation;
-    let lists = messages.iter().chain(tools.iter().copied().flatten());
-    let units: u64 = lists.chain(extra.iter().map(|(_, value)| value)).map(units).sum();
+pub(super) fn limit(messages: &[Value], setting: Setting<'_>) -> u64 {
+    let lists = messages.iter().chain(setting.tools.into_iter().flatten());
+    let units: u64 = lists.chain(setting.extra.iter().map(|(_, value)| value)).map(units).sum();
     let paired = (messages.len() as u64).min(MOST_PAIRED);
     BASE + PER_UNIT * units + PER_PAIR * paired * paired
 }
@@ -49,9 +48,7 @@ mod tests {
         Value::Object(vec![("role".into(), role.into()), ("content".into(), content.into())])
     }
 
-    fn conversation(messages: &[Value]) -> Conversation<'_> {
-        Conversation { messages, tools: None, generation_prompt: true, extra: &[] }
-    }
+    const SETTING: Setting<'_> = Setting { tools: None, generation_prompt: true, extra: &[] };
 
     #[test]
     fn endless_template_is_stopped() {
@@ -61,7 +58,7 @@ mod tests {
         ] {
             let template = ChatTemplate::try_new(source, BTreeMap::new()).unwrap();
             let messages = [message("user", "U")];
-            let error = template.render(&conversation(&messages)).unwrap_err();
+            let error = template.render(&messages, SETTING).unwrap_err();
             assert!(matches!(error, RenderError::Endless(_)), "{error}");
             assert!(error.to_string().contains("looped for ever"), "{error}");
         }
@@ -84,8 +81,7 @@ mod tests {
             (by_line, &lines),
         ] {
             let template = ChatTemplate::try_new(source, BTreeMap::new()).unwrap();
-            let conversation = conversation(messages);
-            let rendered = template.render_within(limit(&conversation) / 4, &conversation);
+            let rendered = template.render_within(limit(messages, SETTING) / 4, messages, SETTING);
             assert!(rendered.is_ok(), "{:?}", rendered.err());
         }
     }

@@ -6,164 +6,84 @@ use std::sync::Arc;
 use super::GenerateRequest;
 use crate::budget::{Share, Stopped, Work};
 use crate::json::{Malformed, MemberWriter, write_ids};
+use crate::named_enum::named_enum;
 
 /// The bytes of an id in a prompt: as a number, and as text.
 const ID_BYTES: usize = 4 + 7;
 
-/// A sampling parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SamplingParam {
-    /// `temperature`.
-    Temperature,
-    /// `top_p`.
-    TopP,
-    /// `top_k`.
-    TopK,
-    /// `min_p`.
-    MinP,
-    /// `repetition_penalty`.
-    RepetitionPenalty,
-    /// `presence_penalty`.
-    PresencePenalty,
-    /// `frequency_penalty`.
-    FrequencyPenalty,
-    /// The most tokens of a reply; null for the rest of the context.
-    MaxNewTokens,
-    /// The fewest tokens of a reply.
-    MinNewTokens,
-    /// Samples per prompt.
-    N,
-    /// Stop strings.
-    Stop,
-    /// Stop tokens.
-    StopTokenIds,
-    /// Regular expressions that stop.
-    StopRegex,
-    /// The seed of the sampling.
-    Seed,
-    /// Added to logits, by id.
-    LogitBias,
-    /// A grammar: a JSON schema, as a JSON string.
-    JsonSchema,
-    /// A grammar: a structural tag, as a JSON string.
-    StructuralTag,
-    /// A grammar: a regular expression.
-    Regex,
-    /// A grammar in EBNF.
-    Ebnf,
-    /// The end-of-sequence token does not stop.
-    IgnoreEos,
-    /// The text keeps the stop string.
-    NoStopTrim,
-    /// The text has no special tokens.
-    SkipSpecialTokens,
-    /// The parameters of a logit processor.
-    CustomParams,
-}
-
-/// A member of a request besides its prompt and its sampling parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestOption {
-    /// The request id.
-    Rid,
-    /// A name of the session.
-    SessionId,
-    /// Another name of the session.
-    ProxySessionId,
-    /// Metadata, which may name the session.
-    Metadata,
-    /// The user, who may name the session.
-    User,
-    /// The adapter.
-    LoraPath,
-    /// A logit processor.
-    CustomLogitProcessor,
-    /// A part of the key of the prefix cache.
-    ExtraKey,
-    /// Another part of that key.
-    CacheSalt,
-    /// The scheduling priority.
-    Priority,
-    /// Prefill/decode disaggregation: the host of the prefill engine.
-    BootstrapHost,
-    /// Its port.
-    BootstrapPort,
-    /// Its room.
-    BootstrapRoom,
-    /// The rank that runs the request.
-    DataParallelRank,
-    /// The same, in newer versions.
-    RoutedDpRank,
-    /// The rank of the prefill engine.
-    DisaggPrefillDpRank,
-    /// Returns the routed experts.
-    ReturnRoutedExperts,
-    /// The first token with routed experts.
-    RoutedExpertsStartLen,
-    /// Asks for entropies.
-    ReturnEntropy,
-    /// The options of entropies.
-    EntropyOptions,
-}
-
-impl SamplingParam {
-    /// The name in `sampling_params`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Temperature => "temperature",
-            Self::TopP => "top_p",
-            Self::TopK => "top_k",
-            Self::MinP => "min_p",
-            Self::RepetitionPenalty => "repetition_penalty",
-            Self::PresencePenalty => "presence_penalty",
-            Self::FrequencyPenalty => "frequency_penalty",
-            Self::MaxNewTokens => "max_new_tokens",
-            Self::MinNewTokens => "min_new_tokens",
-            Self::N => "n",
-            Self::Stop => "stop",
-            Self::StopTokenIds => "stop_token_ids",
-            Self::StopRegex => "stop_regex",
-            Self::Seed => "sampling_seed",
-            Self::LogitBias => "logit_bias",
-            Self::JsonSchema => "json_schema",
-            Self::StructuralTag => "structural_tag",
-            Self::Regex => "regex",
-            Self::Ebnf => "ebnf",
-            Self::IgnoreEos => "ignore_eos",
-            Self::NoStopTrim => "no_stop_trim",
-            Self::SkipSpecialTokens => "skip_special_tokens",
-            Self::CustomParams => "custom_params",
-        }
+named_enum! {
+    /// A sampling parameter.
+    pub(crate) enum SamplingParam {
+        Temperature = "temperature",
+        TopP = "top_p",
+        TopK = "top_k",
+        MinP = "min_p",
+        RepetitionPenalty = "repetition_penalty",
+        PresencePenalty = "presence_penalty",
+        FrequencyPenalty = "frequency_penalty",
+        /// The most tokens of a reply; null for the rest of the context.
+        MaxNewTokens = "max_new_tokens",
+        /// The fewest tokens of a reply.
+        MinNewTokens = "min_new_tokens",
+        /// Samples per prompt.
+        N = "n",
+        Stop = "stop",
+        StopTokenIds = "stop_token_ids",
+        StopRegex = "stop_regex",
+        Seed = "sampling_seed",
+        /// Added to logits, by id.
+        LogitBias = "logit_bias",
+        /// A grammar: a JSON schema, as a JSON string.
+        JsonSchema = "json_schema",
+        /// A grammar: a structural tag, as a JSON string.
+        StructuralTag = "structural_tag",
+        /// A grammar: a regular expression.
+        Regex = "regex",
+        /// A grammar in EBNF.
+        Ebnf = "ebnf",
+        /// The end-of-sequence token does not stop.
+        IgnoreEos = "ignore_eos",
+        /// The text keeps the stop string.
+        NoStopTrim = "no_stop_trim",
+        /// The text has no special tokens.
+        SkipSpecialTokens = "skip_special_tokens",
+        CustomParams = "custom_params",
     }
 }
 
-impl RequestOption {
-    /// The name of the member.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rid => "rid",
-            Self::SessionId => "session_id",
-            Self::ProxySessionId => "_proxy_session_id",
-            Self::Metadata => "metadata",
-            Self::User => "user",
-            Self::LoraPath => "lora_path",
-            Self::CustomLogitProcessor => "custom_logit_processor",
-            Self::ExtraKey => "extra_key",
-            Self::CacheSalt => "cache_salt",
-            Self::Priority => "priority",
-            Self::BootstrapHost => "bootstrap_host",
-            Self::BootstrapPort => "bootstrap_port",
-            Self::BootstrapRoom => "bootstrap_room",
-            Self::DataParallelRank => "data_parallel_rank",
-            Self::RoutedDpRank => "routed_dp_rank",
-            Self::DisaggPrefillDpRank => "disagg_prefill_dp_rank",
-            Self::ReturnRoutedExperts => "return_routed_experts",
-            Self::RoutedExpertsStartLen => "routed_experts_start_len",
-            Self::ReturnEntropy => "return_entropy",
-            Self::EntropyOptions => "entropy_options",
-        }
+named_enum! {
+    /// A member of a request besides its prompt and its sampling parameters.
+    pub(crate) enum RequestOption {
+        Rid = "rid",
+        /// A name of the session.
+        SessionId = "session_id",
+        /// Another name of the session.
+        ProxySessionId = "_proxy_session_id",
+        Metadata = "metadata",
+        /// The user, who may name the session.
+        User = "user",
+        LoraPath = "lora_path",
+        CustomLogitProcessor = "custom_logit_processor",
+        /// A part of the key of the prefix cache.
+        ExtraKey = "extra_key",
+        /// Another part of that key.
+        CacheSalt = "cache_salt",
+        Priority = "priority",
+        /// Prefill/decode disaggregation: the host of the prefill engine.
+        BootstrapHost = "bootstrap_host",
+        BootstrapPort = "bootstrap_port",
+        BootstrapRoom = "bootstrap_room",
+        /// The rank that runs the request.
+        DataParallelRank = "data_parallel_rank",
+        /// The same, in newer versions.
+        RoutedDpRank = "routed_dp_rank",
+        /// The rank of the prefill engine.
+        DisaggPrefillDpRank = "disagg_prefill_dp_rank",
+        ReturnRoutedExperts = "return_routed_experts",
+        /// The first token with routed experts.
+        RoutedExpertsStartLen = "routed_experts_start_len",
+        ReturnEntropy = "return_entropy",
+        EntropyOptions = "entropy_options",
     }
 }
 

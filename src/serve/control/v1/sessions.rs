@@ -234,7 +234,7 @@ pub(super) fn trajectories(proxy: &Proxy, id: &str, query: Query) -> Result<Resp
     let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| Problem::session(id, error))?;
     let (mut rows, out) = snapshot.rows(true);
     let repeated = repeated_rows(&rows);
-    rows.iter_mut().zip(repeated).for_each(|(row, repeats)| row.set_repeats_sample(repeats));
+    rows.iter_mut().zip(repeated).for_each(|(row, repeats)| row.marks.repeats_sample = repeats);
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));
     rows.sort_by_key(Row::leaf);
     let annotate = annotate(proxy);
@@ -273,7 +273,7 @@ pub(super) fn path(proxy: &Proxy, id: &str, leaf: &str, query: Query) -> Result<
         None => {
             let (rows, _) = snapshot.rows(true);
             let mut repeated = rows.iter().zip(repeated_rows(&rows));
-            path.repeats_sample = repeated.any(|(row, repeats)| repeats && row.leaf() == leaf);
+            path.marks.repeats_sample = repeated.any(|(row, repeats)| repeats && row.leaf() == leaf);
             part::head(&path, Some(&annotate(proxy)), &mut text);
             text.pop();
             let think = proxy.think_tokens().map(|tokens| json!({"start": tokens.start, "end": tokens.end}));
