@@ -152,7 +152,7 @@ impl<'a> Manifests<'a> {
     /// The next manifest, and the problem of its place in the chain, if it has one. `None` at the end.
     ///
     /// # Errors
-    /// When the archive cannot be read, or the manifest is none; the one after it can still be read.
+    /// When the archive cannot be read, or the object is not a manifest; the next one can still be read.
     pub async fn next(&mut self) -> Result<Option<(Manifest, Option<String>)>, ArchiveError> {
         let end = self.end.take();
         // a listing that was read while manifests were added may lack one

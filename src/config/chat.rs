@@ -78,7 +78,7 @@ impl FromStr for ChatLimits {
                 "turns" => &mut limits.turns,
                 "tool-turns" => &mut limits.tool_turns,
                 "tool-calls" => &mut limits.tool_calls,
-                other => return Err(format!("{other:?} is none of turns, tool-turns and tool-calls")),
+                other => return Err(format!("{other:?} is not one of turns, tool-turns and tool-calls")),
             };
             let number = number.parse().ok().filter(|number| *number > 0);
             *limit = Some(number.ok_or_else(|| format!("{name} is a number from 1 on"))?);

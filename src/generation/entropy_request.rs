@@ -19,7 +19,7 @@ pub(crate) fn entropy_request(request: &GenerateRequest, settings: &EntropySetti
         None => Estimator::Estimate,
         Some(name) => Estimator::NAMED.into_iter().find(|estimator| estimator.name() == name).ok_or_else(|| {
             Error::bad_request(format!(
-                "entropy_options.estimator: {name:?} is none of estimate, renormalized, lower, upper, sampled"
+                "entropy_options.estimator: {name:?} is not one of estimate, renormalized, lower, upper, sampled"
             ))
         })?,
     };

@@ -146,7 +146,7 @@ impl Classes {
                 (_, Some(class)) => Self::bit(Some(class)),
                 (_, None) => {
                     let names = RequestClass::ALL.map(RequestClass::name).join(", ");
-                    return Err(format!("{name:?} is none of {names}, {UNLABELLED}, all"));
+                    return Err(format!("{name:?} is not one of {names}, {UNLABELLED}, all"));
                 }
             };
         }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(Classes::parse(["all"]), Ok(Classes::ALL));
         assert_eq!(
             Classes::parse(["main", "Main"]),
-            Err(r#""Main" is none of main, subagent, compaction, auxiliary, unlabelled, all"#.to_owned())
+            Err(r#""Main" is not one of main, subagent, compaction, auxiliary, unlabelled, all"#.to_owned())
         );
     }
 }

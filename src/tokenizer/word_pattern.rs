@@ -43,7 +43,7 @@ impl CharacterClass {
 }
 
 impl WordPattern {
-    /// The pattern of a regular expression; `None` if it is none of the known ones.
+    /// The pattern of a regular expression; `None` if it is unknown.
     pub(super) fn find(regex: &str) -> Option<Self> {
         match regex {
             GPT2 => Some(Self::Gpt2),

@@ -178,7 +178,7 @@ async fn exports_select_turns_by_class() {
     let wrong = json!({"sessions": ["s"], "format": "jsonl", "classes": ["title"]});
     let answer = post(control, "/v1/samples", wrong.to_string().as_bytes()).await;
     assert_eq!(answer.status, 400);
-    assert!(answer.text().contains("classes: \\\"title\\\" is none of main"), "{}", answer.text());
+    assert!(answer.text().contains("classes: \\\"title\\\" is not one of main"), "{}", answer.text());
     // the list of all paths marks what is not exported
     let shown = get(control, "/v1/sessions/s/trajectories").await.json();
     let refused = json!([{"leaf": 1, "reason": "class_compaction"}, {"leaf": 2, "reason": "class_auxiliary"}]);
@@ -237,5 +237,5 @@ async fn command_exports_the_same_classes_from_a_log_and_from_a_running_tokentap
     assert_eq!(export(["--control", &control], &["--classes", "auxiliary"], "d").await.0, auxiliary);
     assert!(auxiliary.contains("\"request_class\":\"auxiliary\""));
     let (_, summary) = export(["--data-dir", data], &["--classes", "title"], "e").await;
-    assert!(summary.contains("--classes: \"title\" is none of main"), "{summary}");
+    assert!(summary.contains("--classes: \"title\" is not one of main"), "{summary}");
 }

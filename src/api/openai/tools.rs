@@ -108,7 +108,7 @@ pub(crate) fn tool_choice(
             "none" => Ok(ToolChoice::None),
             "required" if has_tools => Ok(ToolChoice::Required),
             "required" => Err(invalid("Tools cannot be empty if tool choice is set to required.")),
-            _ => Err(invalid(format!("tool_choice {mode:?} is none of auto, none, required and an object"))),
+            _ => Err(invalid(format!("tool_choice {mode:?} is not one of auto, none, required and an object"))),
         };
     }
     match choice.get("type").map_or(Some("function"), Value::as_str) {
@@ -136,7 +136,7 @@ pub(crate) fn tool_choice(
             }
         }
         kind => Err(invalid(format!(
-            "tool_choice.type {:?} is none of function, custom, allowed_tools",
+            "tool_choice.type {:?} is not one of function, custom, allowed_tools",
             kind.unwrap_or_default()
         ))),
     }

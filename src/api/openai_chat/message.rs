@@ -34,7 +34,8 @@ pub(super) fn decode_message(value: Value, at: usize) -> Result<Message, Request
         Some(_) => Err(invalid(&format!(".{name} must be a string"))),
     };
     let role = text("role")?.ok_or_else(|| invalid(".role must be a string"))?;
-    let role = parse_role(role).map_err(|role| invalid(&format!(".role {role:?} is none of {}", ROLES.join(", "))))?;
+    let role =
+        parse_role(role).map_err(|role| invalid(&format!(".role {role:?} is not one of {}", ROLES.join(", "))))?;
     let (tool_call_id, name, reasoning) = (text("tool_call_id")?, text("name")?, text("reasoning_content")?);
     // SGLang has no member `reasoning` and ignores it, so a value of another type is not an error
     let reasoning = reasoning.or_else(|| text("reasoning").ok().flatten());

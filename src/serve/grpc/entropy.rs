@@ -176,7 +176,7 @@ fn rows(slice: &pb::Slice) -> Result<SliceShape, InvalidSlice> {
         Ok(pb::Dtype::Bf16) => Dtype::Bf16,
         Ok(pb::Dtype::F16) => Dtype::F16,
         Ok(pb::Dtype::Unspecified) | Err(_) => {
-            let message = format!("dtype {dtype} is none of DTYPE_F32 (1), DTYPE_BF16 (2) and DTYPE_F16 (3)");
+            let message = format!("dtype {dtype} is not one of DTYPE_F32 (1), DTYPE_BF16 (2) and DTYPE_F16 (3)");
             return Err(InvalidSlice::Shape(message));
         }
     };

@@ -21,8 +21,14 @@ async fn invalid_request_returns_400_with_the_cause() {
         (json!({"messages": [{"role": "user", "content": 5}]}).to_string(), "messages[0].content must be"),
         (json!({"messages": [{"role": "user"}]}).to_string(), "messages[0].content is required"),
         (json!({"messages": [{"role": "user", "content": null}]}).to_string(), "messages[0].content is required"),
-        (json!({"messages": [{"role": "USER", "content": "x"}]}).to_string(), "messages[0].role \"USER\" is none of"),
-        (json!({"messages": [{"role": "human", "content": "x"}]}).to_string(), "messages[0].role \"human\" is none of"),
+        (
+            json!({"messages": [{"role": "USER", "content": "x"}]}).to_string(),
+            "messages[0].role \"USER\" is not one of",
+        ),
+        (
+            json!({"messages": [{"role": "human", "content": "x"}]}).to_string(),
+            "messages[0].role \"human\" is not one of",
+        ),
         (
             json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": 5}]}).to_string(),
             "messages[0].tool_call_id must be a string",
@@ -39,7 +45,7 @@ async fn invalid_request_returns_400_with_the_cause() {
         ),
         (json!({"messages": user, "tools": {}}).to_string(), "tools must be a list"),
         (json!({"messages": user, "stream": "yes"}).to_string(), "stream must be true or false"),
-        (json!({"messages": user, "tool_choice": "some"}).to_string(), "tool_choice \"some\" is none of"),
+        (json!({"messages": user, "tool_choice": "some"}).to_string(), "tool_choice \"some\" is not one of"),
         (json!({"messages": user, "tool_choice": "required"}).to_string(), "Tools cannot be empty if"),
         (
             json!({"messages": user, "tool_choice": {"function": {"name": "f"}}, "tools": super::tools()}).to_string(),

@@ -153,7 +153,7 @@ async fn tool_choice_constrains_the_engine() {
         (json!({"type": "allowed_tools", "allowed_tools": {"mode": "some", "tools": [forecast]}}), "auto or required"),
         (json!({"type": "allowed_tools"}), "auto or required"),
         (json!({"type": "custom", "custom": {"name": "x"}}), "Tool 'x' not found"),
-        (json!({"type": "web_search"}), "tool_choice.type \"web_search\" is none of"),
+        (json!({"type": "web_search"}), "tool_choice.type \"web_search\" is not one of"),
     ] {
         let body = json!({"messages": messages(&[("user", "x")]), "tools": all, "tool_choice": choice});
         let answer = chat.post(&body).await;

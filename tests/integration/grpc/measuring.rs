@@ -83,8 +83,8 @@ async fn invalid_slice_does_not_affect_its_neighbours() {
         slice
     };
     let cases = [
-        (wrong(|slice| slice.dtype = 0), "dtype 0 is none of"),
-        (wrong(|slice| slice.dtype = 9), "dtype 9 is none of"),
+        (wrong(|slice| slice.dtype = 0), "dtype 0 is not one of"),
+        (wrong(|slice| slice.dtype = 9), "dtype 9 is not one of"),
         (wrong(|slice| slice.vocab = 0), "no whole rows of 0 values in F32"),
         (wrong(|slice| slice.vocab = 7), "logits of 80 bytes are no whole rows of 7 values in F32"),
         (wrong(|slice| slice.vocab = u32::MAX), "no whole rows"),

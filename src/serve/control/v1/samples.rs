@@ -117,7 +117,7 @@ pub(crate) fn batch(
 pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, Problem> {
     let Some(format) = Format::from_name(&request.format) else {
         return Err(Problem::bad_request(format!(
-            "format: {:?} is none of {}",
+            "format: {:?} is not one of {}",
             request.format,
             Format::names(|_| true)
         )));

@@ -32,7 +32,7 @@ pub struct ServerFacts {
     pub append_only: Option<bool>,
     /// When that file is synced.
     pub append_fsync: Option<String>,
-    /// The limit of its memory in bytes; 0 is none.
+    /// Its memory limit in bytes; 0 means unlimited.
     pub max_memory: Option<u64>,
     /// Replicas that follow it.
     pub replicas: u32,
