@@ -120,7 +120,8 @@ fn main() {
         context: None,
     };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
-    let corpus = corpus::corpus();
+    // a tag of thinking or of a tool call in the sources would change what the template renders
+    let corpus = corpus::corpus().replace('<', "(");
     let bytes_per_token =
         corpus.len() as f64 / conversation.model.renderer.tokenizer().encode(&corpus).unwrap().len() as f64;
     let mut reader = Reader { rest: &corpus, bytes_per_token };
