@@ -41,7 +41,7 @@ pub(super) fn spark(nats: f32) -> char {
     step(nats).map_or('\u{b7}', |step| SPARKS[step / 3])
 }
 
-/// The mean of the measured entropies; `None` if there are none.
+/// The mean of the measured entropies; `None` without a measured entropy.
 pub(super) fn mean(entropy: impl IntoIterator<Item = f32>) -> Option<f32> {
     let (mut sum, mut count) = (0.0, 0_u32);
     for value in entropy.into_iter().filter(|value| !value.is_nan()) {

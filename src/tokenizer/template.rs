@@ -93,7 +93,7 @@ impl ChatTemplate {
         let template = environment.get_template(NAME).expect("it was compiled under this name");
         let mut variables: BTreeMap<&str, Jinja> =
             self.specials.iter().map(|(name, text)| (name.as_str(), Jinja::from(text.as_str()))).collect();
-        // as in transformers, missing tools and documents are none and not undefined
+        // as in transformers, missing tools and documents have the value `none` and are not undefined
         variables.insert("tools", setting.tools.map_or(Jinja::from(()), data::from_json_list));
         variables.insert("documents", Jinja::from(()));
         variables.insert("messages", data::from_json_list(messages));
