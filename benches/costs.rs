@@ -1,6 +1,9 @@
 //! Counts what a request costs tokentap: allocations, bytes allocated, and system calls of its thread.
 //!
 //! `cargo bench --bench costs`. System calls are counted with strace, if it is installed. `tests/costs.rs` limits the allocations.
+//!
+//! `cargo bench --bench costs -- instructions [TEXT]` counts user instructions with valgrind instead, for the requests whose names hold the
+//! text; nginx is beside it if it is installed. `TOKENTAP=PATH` counts another binary, `KEEP=FOLDER` keeps the profiles.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations, reason = "a bench exports nothing")]
 #![allow(dead_code, reason = "its modules are shared with other benches")]
@@ -8,8 +11,12 @@
 
 #[path = "proxy/canned.rs"]
 mod canned;
+#[path = "costs/instructions.rs"]
+mod instructions;
 #[path = "costs/measured.rs"]
 mod measured;
+#[path = "support/nginx.rs"]
+mod nginx;
 #[path = "proxy/upstream.rs"]
 mod upstream;
 
@@ -25,6 +32,21 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 const TRACED: usize = 2000;
 
 fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => allocations_and_calls(),
+        ["instructions"] => count_instructions(""),
+        ["instructions", filter] => count_instructions(filter),
+        _ => panic!("unknown: {words:?}"),
+    }
+}
+
+fn count_instructions(filter: &str) {
+    let binary = std::env::var("TOKENTAP").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tokentap").to_owned());
+    instructions::print(&binary, measured::start_engine(), filter);
+}
+
+fn allocations_and_calls() {
     let stream = ",\"stream\":true";
     let cells = [
         ("/generate, 16 tokens", body(16, "")),

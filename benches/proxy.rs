@@ -25,6 +25,8 @@ mod goals;
 mod grpc;
 #[path = "proxy/load.rs"]
 mod load;
+#[path = "support/nginx.rs"]
+mod nginx;
 #[path = "proxy/process.rs"]
 mod process;
 #[path = "proxy/report.rs"]

@@ -79,24 +79,34 @@ pub struct Subject {
 
 /// A body of `/generate` for a prompt of 32 ids. `rest` has further members, with a comma before each.
 pub fn body(tokens: usize, rest: &str) -> String {
-    let ids: Vec<String> = (0..32).map(|at| (1000 + 37 * at).to_string()).collect();
+    body_of(32, tokens, rest)
+}
+
+/// The same for a prompt of this many ids.
+pub fn body_of(prompt: u32, tokens: usize, rest: &str) -> String {
+    let ids: Vec<String> = (0..prompt).map(|at| (1000 + 37 * at % 150_000).to_string()).collect();
     let sampling = format!("{{\"max_new_tokens\":{tokens},\"temperature\":1.0,\"sampling_seed\":1}}");
     format!("{{\"input_ids\":[{}],\"sampling_params\":{sampling}{rest}}}", ids.join(","))
+}
+
+/// Starts the canned engine on a thread of this process.
+pub fn start_engine() -> SocketAddr {
+    let (engine_up, engine) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            engine_up.send(listener.local_addr().unwrap()).unwrap();
+            upstream::accept(listener, Server::Flat, upstream::ReplyCache::default()).await;
+        });
+    });
+    engine.recv().unwrap()
 }
 
 impl Subject {
     /// Starts both with these flags of `tokentap serve`, and waits until tokentap has probed the engine.
     pub fn start(flags: &[&str]) -> Self {
-        let (engine_up, engine) = mpsc::channel();
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                engine_up.send(listener.local_addr().unwrap()).unwrap();
-                upstream::accept(listener, Server::Flat, upstream::ReplyCache::default()).await;
-            });
-        });
-        let upstream = format!("http://{}", engine.recv().unwrap());
+        let upstream = format!("http://{}", start_engine());
         let fixed = ["tokentap", "serve", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--upstream"];
         // a full store of sessions, as after some time in production
         let sizes = [&*upstream, "--vocab-size", "151936", "--session-bytes", "1MiB"];
@@ -166,29 +176,33 @@ fn run(config: config::Config, ready: &mpsc::Sender<(SocketAddr, i32)>) {
     });
 }
 
-/// Sends a request and reads its whole reply.
+/// Sends a request and reads its whole reply, which must have entropies.
 pub fn send(client: &mut TcpStream, body: &str) {
     send_with(client, "", body);
 }
 
 fn send_with(client: &mut TcpStream, headers: &str, body: &str) {
+    let reply = exchange(client, headers, body).unwrap();
+    assert!(reply.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&reply));
+    assert!(memchr::memmem::find(&reply, b"\"output_token_entropy\":[").is_some(), "a reply without entropies");
+}
+
+/// Sends a request and reads its whole reply.
+pub fn exchange(client: &mut TcpStream, headers: &str, body: &str) -> std::io::Result<Vec<u8>> {
     let length = body.len();
     let head = format!(
         "POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n"
     );
-    client.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    client.write_all(format!("{head}{body}").as_bytes())?;
     let mut reply = Vec::new();
     let mut piece = [0; 64 * 1024];
-    loop {
-        let read = client.read(&mut piece).unwrap();
-        assert!(read > 0, "the reply ended early: {}", String::from_utf8_lossy(&reply));
-        reply.extend_from_slice(&piece[..read]);
-        if is_whole(&reply) {
-            assert!(reply.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&reply));
-            assert!(memchr::memmem::find(&reply, b"\"output_token_entropy\":[").is_some(), "a reply without entropies");
-            return;
+    while !is_whole(&reply) {
+        match client.read(&mut piece)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            read => reply.extend_from_slice(&piece[..read]),
         }
     }
+    Ok(reply)
 }
 
 fn is_whole(reply: &[u8]) -> bool {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::api::Api;
 use crate::canned::VOCAB;
 use crate::client::Connection;
+use crate::nginx;
 use crate::process::{self, HARNESS_CORE, PROXY_CORE, Process};
 use crate::upstream::{CANNED, ROLE, Server};
 use crate::workload::{EntropyRequest, Flow, Workload};
@@ -56,7 +57,7 @@ impl Target {
     /// The targets that are available on this machine.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Direct];
-        if process::has("nginx") {
+        if nginx::exists() {
             all.push(Self::Nginx);
         } else {
             println!("(nginx is not installed: its columns are missing)\n");
@@ -160,17 +161,12 @@ impl Drop for Running {
     }
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// The folder of the demo's tokenizer, which has all ids that the canned engine samples.
 const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/demo/assets");
 
 /// The store of sessions is small, so that it is soon full, as in a long run.
 fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running {
-    let port = free_port();
+    let port = nginx::free_port();
     let recording = match name {
         UNRECORDED => " --record false",
         OFF => " --record false --entropy off",
@@ -178,7 +174,7 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running 
     };
     let arguments = format!(
         "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{} --log warn{recording}",
-        free_port()
+        nginx::free_port()
     );
     let mut arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
     if api == Api::Chat {
@@ -188,32 +184,12 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running 
     Running { process: Some(process), port, directory: None }
 }
 
-/// One process without separate workers, with nginx's defaults except for settings that a proxy of streams needs.
+/// Starts nginx.
 fn start_nginx(upstream: u16) -> Running {
-    let port = free_port();
+    let port = nginx::free_port();
     let directory = std::env::temp_dir().join(format!("tokentap-bench-{}-{port}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
-    let config = format!(
-        "daemon off; master_process off; worker_processes 1; pid nginx.pid; error_log error.log crit;
-events {{ worker_connections 4096; }}
-http {{
-  access_log off; tcp_nodelay on; keepalive_timeout 600s; keepalive_requests 1000000000; client_max_body_size 64m;
-  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-  upstream engine {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 1000000000; }}
-  server {{
-    listen 127.0.0.1:{port};
-    location / {{
-      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection \"\";
-      proxy_buffering off; proxy_request_buffering off; proxy_buffer_size 64k; proxy_buffers 8 64k;
-    }}
-  }}
-}}
-"
-    );
-    std::fs::write(directory.join("nginx.conf"), config).unwrap();
-    let prefix = directory.to_str().unwrap();
-    let arguments = ["-p", prefix, "-c", "nginx.conf", "-e", "error.log"].map(str::to_owned);
-    let nginx = if std::path::Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" };
-    let process = Process::start(nginx, &arguments, PROXY_CORE, Stdio::null());
+    let [program, arguments @ ..] = &nginx::command(port, upstream, &directory)[..] else { unreachable!() };
+    let process = Process::start(program, arguments, PROXY_CORE, Stdio::null());
     Running { process: Some(process), port, directory: Some(directory) }
 }
