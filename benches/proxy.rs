@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT...` the workloads whose names hold one of the
 //! texts. `-- "stream 512"` compares /generate, chat and gRPC on the same bytes of the engine. The load and the engine share core 0, the
-//! proxy has core 1. `BASELINE=PATH` measures another tokentap binary beside this one.
+//! proxy has core 1. `BASELINE=PATH` measures another tokentap binary beside this one, `ROUTER=PYTHON` the sglang-router of a Python
+//! environment, `VALKEY_SERVER=PATH` a tokentap with a ledger in a Valkey.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -56,6 +57,7 @@ fn main() {
         _ => Extent::full(&words),
     };
     assert!(!extent.workloads.is_empty(), "no workload name contains {words:?}");
+    process::raise_file_limit();
     process::pin_self(process::HARNESS_CORE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

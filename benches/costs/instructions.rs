@@ -98,8 +98,7 @@ impl Counted {
     fn start(folder: &Path, port: u16, arguments: &[String]) -> Self {
         let out = folder.join("out");
         let process = Command::new("valgrind")
-            .args(["--tool=callgrind", "--quiet", "--callgrind-out-file"])
-            .arg(&out)
+            .args(["--tool=callgrind", "--quiet", &format!("--callgrind-out-file={}", out.display())])
             .args(arguments)
             .stdout(Stdio::null())
             .spawn()

@@ -2,7 +2,7 @@
 
 use crate::report::digits;
 use crate::run::{Cell, Extent, Measured, Sample};
-use crate::target::{OFF, UNRECORDED};
+use crate::target::{LOGGED, OFF, ROUTER, SHARED, UNRECORDED};
 
 /// The workload of most goals.
 const FLAT: &str = "job flat 512 x 20";
@@ -43,6 +43,10 @@ fn times_p50(own: &Sample, other: &Sample) -> f64 {
     own.p50 / other.p50
 }
 
+fn spread(own: &Sample, _: &Sample) -> f64 {
+    own.p99 / own.p50
+}
+
 fn cpu(own: &Sample, _: &Sample) -> f64 {
     own.cpu_per_request
 }
@@ -56,22 +60,43 @@ fn later(own: &Sample, nginx: &Sample) -> f64 {
 }
 
 fn goals() -> Vec<Goal> {
-    let own = Goal {
+    let small = Goal {
         what: "CPU a request, over nginx's",
-        workload: FLAT,
+        workload: "job flat 16 x 20",
         of: "tokentap",
         connections: 16,
         value: times_cpu,
         against: "nginx",
-        most: 2.5,
+        most: 3.0,
         unit: "x",
     };
-    let small = Goal { workload: "job flat 16 x 20", ..own };
-    let off = Goal { what: "the same of the tokentap that only forwards", of: OFF, most: 1.4, ..small };
-    let recording = Goal { what: "CPU over that without recording", against: UNRECORDED, most: 1.08, ..own };
+    let flat = Goal { workload: FLAT, ..small };
+    let off = |goal: Goal, most| Goal { what: "the same of the tokentap that only forwards", of: OFF, most, ..goal };
+    let router = Goal { what: "CPU over sglang-router's, which only forwards", against: ROUTER, most: 1.0, ..flat };
+    let recording =
+        |goal: Goal, most| Goal { what: "CPU over that without recording", against: UNRECORDED, most, ..goal };
+    let logged = |goal: Goal| Goal {
+        what: "CPU with a log, over that without",
+        of: LOGGED,
+        against: "tokentap",
+        most: 1.1,
+        ..goal
+    };
+    let shared = |goal: Goal| Goal {
+        what: "CPU with a ledger, over that without",
+        of: SHARED,
+        against: "tokentap",
+        most: 1.25,
+        ..goal
+    };
+    let long = Goal { workload: "long prompt", ..small };
     let slowest =
-        Goal { what: "p99 over that without recording", value: times_p99, against: UNRECORDED, most: 1.3, ..own };
+        Goal { what: "p99 over that without recording", value: times_p99, against: UNRECORDED, most: 1.3, ..flat };
     let latency = Goal { what: "p50 over nginx's", value: times_p50, connections: 1, most: 1.35, ..small };
+    let crowd =
+        Goal { what: "p99 over p50", value: spread, connections: 1024, most: 2.5, against: "tokentap", ..small };
+    let crowd_off = Goal { what: "the same of the tokentap that only forwards", of: OFF, against: OFF, ..crowd };
+    let flat_crowd = Goal { workload: FLAT, connections: 256, most: 1.6, ..crowd };
     let memory = Goal {
         what: "memory above idle, with sessions of 16 MiB",
         connections: 64,
@@ -79,21 +104,40 @@ fn goals() -> Vec<Goal> {
         against: "tokentap",
         most: 64.0,
         unit: "MB",
-        ..own
+        ..flat
     };
     let store_excluded = Goal { what: "memory above idle, without sessions", of: UNRECORDED, most: 48.0, ..memory };
     let forwards =
-        ["forward GET", "forward tiny", "forward 512 x 20"].map(|workload| Goal { workload, most: 1.2, ..own });
+        ["forward GET", "forward tiny", "forward 512 x 20"].map(|workload| Goal { workload, most: 1.6, ..small });
     let first = Goal {
         what: "first chunk later than nginx's",
         workload: "stream paced 64",
         value: later,
         most: 1000.0,
         unit: "µs",
-        ..own
+        ..small
     };
     let firsts = [1, 16, 64].map(|connections| Goal { connections, ..first });
-    let jobs = [small, off, recording, slowest, latency, store_excluded, memory];
+    let jobs = [
+        small,
+        off(small, 1.6),
+        router,
+        recording(small, 1.12),
+        recording(flat, 1.08),
+        logged(small),
+        logged(flat),
+        shared(small),
+        shared(flat),
+        long,
+        off(long, 1.5),
+        slowest,
+        latency,
+        crowd,
+        crowd_off,
+        flat_crowd,
+        store_excluded,
+        memory,
+    ];
     forwards.into_iter().chain(jobs).chain(firsts).collect()
 }
 

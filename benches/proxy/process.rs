@@ -53,6 +53,13 @@ impl Drop for Process {
     }
 }
 
+/// Lets this process and those that it starts open as many files as the system allows.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
 /// Moves this process to `core`.
 pub fn pin_self(core: usize) {
     if !can_pin() {

@@ -20,7 +20,7 @@ struct Table {
     value: Value,
 }
 
-const TABLES: [Table; 11] = [
+const TABLES: [Table; 13] = [
     Table {
         title: "CPU of the proxy, µs a request",
         shows: |workload| !workload.is_stream(),
@@ -41,6 +41,20 @@ const TABLES: [Table; 11] = [
         with_direct: false,
         starred: true,
         value: |sample, direct, _| sample.p99 - direct.p99,
+    },
+    Table {
+        title: "Latency, p50, µs",
+        shows: |workload| !workload.is_stream(),
+        with_direct: true,
+        starred: true,
+        value: |sample, _, _| sample.p50,
+    },
+    Table {
+        title: "Latency, p99, µs",
+        shows: |workload| !workload.is_stream(),
+        with_direct: true,
+        starred: true,
+        value: |sample, _, _| sample.p99,
     },
     Table {
         title: "Requests a second",

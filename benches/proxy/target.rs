@@ -10,7 +10,7 @@ use crate::api::Api;
 use crate::canned::VOCAB;
 use crate::client::Connection;
 use crate::nginx;
-use crate::process::{self, HARNESS_CORE, PROXY_CORE, Process};
+use crate::process::{HARNESS_CORE, PROXY_CORE, Process};
 use crate::upstream::{CANNED, ROLE, Server};
 use crate::workload::{EntropyRequest, Flow, Workload};
 
@@ -41,6 +41,15 @@ pub const UNRECORDED: &str = "unrecorded";
 /// This tokentap with `--record false --entropy off`: it only forwards.
 pub const OFF: &str = "off";
 
+/// This tokentap with a log, which is on the disk of the temporary files.
+pub const LOGGED: &str = "logged";
+
+/// This tokentap with a ledger in the Valkey that `VALKEY_SERVER` names.
+pub const SHARED: &str = "shared";
+
+/// sglang-router, of the Python environment that `ROUTER` names. It only forwards.
+pub const ROUTER: &str = "router";
+
 /// The binary that `BASELINE` names, with the same settings as this one.
 pub const BASELINE: &str = "baseline";
 
@@ -49,6 +58,8 @@ pub const BASELINE: &str = "baseline";
 pub enum Target {
     Direct,
     Nginx,
+    /// The Python interpreter.
+    Router(String),
     /// A name and the binary.
     Tokentap(&'static str, String),
 }
@@ -62,8 +73,10 @@ impl Target {
         } else {
             println!("(nginx is not installed: its columns are missing)\n");
         }
-        all.push(Self::Tokentap("tokentap", env!("CARGO_BIN_EXE_tokentap").to_owned()));
-        for name in [UNRECORDED, OFF] {
+        all.extend(std::env::var("ROUTER").ok().map(Self::Router));
+        let mut names = vec!["tokentap", UNRECORDED, OFF, LOGGED];
+        names.extend(std::env::var_os("VALKEY_SERVER").map(|_| SHARED));
+        for name in names {
             all.push(Self::Tokentap(name, env!("CARGO_BIN_EXE_tokentap").to_owned()));
         }
         all.extend(std::env::var("BASELINE").ok().map(|binary| Self::Tokentap(BASELINE, binary)));
@@ -74,6 +87,7 @@ impl Target {
         match self {
             Self::Direct => "direct",
             Self::Nginx => "nginx",
+            Self::Router(_) => ROUTER,
             Self::Tokentap(name, _) => name,
         }
     }
@@ -85,15 +99,22 @@ impl Target {
 
     /// Whether it serves the workload: only tokentap has an API that the canned engine does not have.
     pub fn serves(&self, workload: &Workload) -> bool {
-        workload.api == Api::Generate || matches!(self, Self::Tokentap(..))
+        match self {
+            Self::Direct | Self::Nginx => workload.api == Api::Generate,
+            // it drops members of requests, so that a paced stream has no pauses and another reply comes than was asked for
+            Self::Router(_) => workload.name == "job flat 512 x 20",
+            Self::Tokentap(LOGGED | SHARED, _) => workload.flow == Flow::Whole && workload.is_job() && workload.k == 20,
+            Self::Tokentap(..) => true,
+        }
     }
 
     /// Starts it in front of `engine`, and waits until it is ready.
     pub async fn start(&self, engine: &Engine, workload: &Workload) -> Running {
         let upstream = engine.port(workload.server);
         let mut running = match self {
-            Self::Direct => Running { process: None, port: upstream, directory: None },
+            Self::Direct => Running::new(None, upstream),
             Self::Nginx => start_nginx(upstream),
+            Self::Router(python) => start_router(python, upstream),
             Self::Tokentap(name, binary) => start_tokentap(name, binary, upstream, workload.api),
         };
         running.wait(workload, self.measures()).await;
@@ -106,9 +127,23 @@ pub struct Running {
     pub process: Option<Process>,
     pub port: u16,
     directory: Option<std::path::PathBuf>,
+    /// The store that the proxy uses.
+    store: Option<Process>,
 }
 
 impl Running {
+    fn new(process: Option<Process>, port: u16) -> Self {
+        Self { process, port, directory: None, store: None }
+    }
+
+    /// A new folder, which is removed at the end.
+    fn folder(&mut self) -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("tokentap-bench-{}-{}", std::process::id(), self.port));
+        std::fs::create_dir(&path).unwrap();
+        self.directory = Some(path.clone());
+        path
+    }
+
     /// Waits until it forwards or renders chats; with `measures` also until its probe of the server has ended, which its replies show.
     async fn wait(&mut self, workload: &Workload, measures: bool) {
         let limit = Instant::now() + Duration::from_secs(10);
@@ -140,6 +175,7 @@ impl Running {
             flow,
             tokens: 16,
             k: 20,
+            prompt: 32,
             connections: &[],
         };
         let mut body = Vec::new();
@@ -155,6 +191,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.process = None;
+        self.store = None;
         if let Some(directory) = &self.directory {
             let _ = std::fs::remove_dir_all(directory);
         }
@@ -172,6 +209,7 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running 
         OFF => " --record false --entropy off",
         _ => " --session-bytes 16MiB",
     };
+    let mut running = Running::new(None, port);
     let arguments = format!(
         "serve --upstream http://127.0.0.1:{upstream} --listen 127.0.0.1:{port} --control-listen 127.0.0.1:{} --log warn{recording}",
         nginx::free_port()
@@ -180,16 +218,54 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running 
     if api == Api::Chat {
         arguments.extend(["--tokenizer", TOKENIZER].map(str::to_owned));
     }
-    let process = Process::start(binary, &arguments, PROXY_CORE, Stdio::null());
-    Running { process: Some(process), port, directory: None }
+    if name == LOGGED {
+        let folder = running.folder();
+        arguments.extend(["--data-dir".to_owned(), folder.to_str().unwrap().to_owned()]);
+    }
+    if name == SHARED {
+        let folder = running.folder();
+        let (store, ledger) = start_valkey(&folder);
+        running.store = Some(store);
+        arguments.extend(["--ledger".to_owned(), ledger]);
+    }
+    running.process = Some(Process::start(binary, &arguments, PROXY_CORE, Stdio::null()));
+    running
+}
+
+/// Starts a Valkey on the core of the harness, with the settings that a ledger needs; also returns its URL.
+fn start_valkey(folder: &std::path::Path) -> (Process, String) {
+    let port = nginx::free_port();
+    let program = std::env::var("VALKEY_SERVER").unwrap();
+    let arguments = format!(
+        "--port {port} --bind 127.0.0.1 --dir {} --appendonly yes --appendfsync everysec --save {} --maxmemory-policy noeviction",
+        folder.display(),
+        "\"\""
+    );
+    let arguments: Vec<String> = arguments.split(' ').map(|word| word.replace('"', "")).collect();
+    let process = Process::start(&program, &arguments, HARNESS_CORE, Stdio::null());
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (process, format!("redis://127.0.0.1:{port}"))
+}
+
+/// Starts sglang-router.
+fn start_router(python: &str, upstream: u16) -> Running {
+    let port = nginx::free_port();
+    let arguments = format!(
+        "-m sglang_router.launch_router --worker-urls http://127.0.0.1:{upstream} --host 127.0.0.1 --port {port} --prometheus-port {} --log-level error",
+        nginx::free_port()
+    );
+    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    Running::new(Some(Process::start(python, &arguments, PROXY_CORE, Stdio::null())), port)
 }
 
 /// Starts nginx.
 fn start_nginx(upstream: u16) -> Running {
     let port = nginx::free_port();
-    let directory = std::env::temp_dir().join(format!("tokentap-bench-{}-{port}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
+    let mut running = Running::new(None, port);
+    let directory = running.folder();
     let [program, arguments @ ..] = &nginx::command(port, upstream, &directory)[..] else { unreachable!() };
-    let process = Process::start(program, arguments, PROXY_CORE, Stdio::null());
-    Running { process: Some(process), port, directory: Some(directory) }
+    running.process = Some(Process::start(program, arguments, PROXY_CORE, Stdio::null()));
+    running
 }

@@ -8,13 +8,15 @@ use std::time::Duration;
 use memchr::memmem;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::Instant;
 
 use crate::canned::{self, Sequence, Shape, VARIANTS, VOCAB};
 
 /// The argument that makes this program the engine.
 pub const ROLE: &str = "--upstream";
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 4096;
 /// Bytes of the buffer of a request.
 const LARGEST: usize = 16 * 1024 * 1024;
 /// The header that names the reply.
@@ -56,7 +58,9 @@ pub fn main() {
         let mut tasks = Vec::new();
         let mut ports = Vec::new();
         for server in Server::ALL {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+            let listener = socket.listen(BACKLOG).unwrap();
             ports.push(listener.local_addr().unwrap().port().to_string());
             tasks.push(tokio::spawn(accept(listener, server, Arc::clone(&cache))));
         }

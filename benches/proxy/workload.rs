@@ -43,8 +43,13 @@ pub struct Workload {
     pub flow: Flow,
     pub tokens: usize,
     pub k: usize,
+    /// Ids of the prompt.
+    pub prompt: usize,
     pub connections: &'static [usize],
 }
+
+/// Ids of a short prompt.
+const SHORT_PROMPT: usize = 32;
 
 impl Workload {
     /// All workloads.
@@ -53,7 +58,8 @@ impl Workload {
         use Server::{Flat, Nested};
         let whole = |name, server, entropy_request, tokens, k| {
             let (api, flow) = (Api::Generate, Flow::Whole);
-            Self { name, api, server, entropy_request, flow, tokens, k, connections: &[1, 16, 64] }
+            let (prompt, connections) = (SHORT_PROMPT, &[1, 16, 64]);
+            Self { name, api, server, entropy_request, flow, tokens, k, prompt, connections }
         };
         let stream = |name, server, entropy_request, flow, tokens, connections| Self {
             name,
@@ -63,6 +69,7 @@ impl Workload {
             flow,
             tokens,
             k: 20,
+            prompt: SHORT_PROMPT,
             connections,
         };
         let stream_512 = stream("stream 512", Flat, Entropy, Flow::Stream, 512, &[1]);
@@ -71,8 +78,9 @@ impl Workload {
             whole("forward GET", Flat, About, 0, 0),
             whole("forward tiny", Flat, Nothing, 16, 0),
             whole("forward 512 x 20", Nested, TopLogprobs, 512, 20),
-            whole("job flat 16 x 20", Flat, Entropy, 16, 20),
-            whole("job flat 512 x 20", Flat, Entropy, 512, 20),
+            Self { connections: &[1, 16, 64, 1024], ..whole("job flat 16 x 20", Flat, Entropy, 16, 20) },
+            Self { connections: &[1, 16, 64, 256], ..whole("job flat 512 x 20", Flat, Entropy, 512, 20) },
+            Self { prompt: 50_000, connections: &[1, 16], ..whole("long prompt", Flat, Entropy, 16, 20) },
             whole("job nested 512 x 20", Nested, Entropy, 512, 20),
             whole("job flat 512 x 128", Flat, Entropy, 512, 128),
             whole("job nested 512 x 128", Nested, Entropy, 512, 128),
@@ -166,7 +174,7 @@ impl Workload {
             Flow::Paced(pace) => format!(r#","custom_params":{{"pace_us":{}}}"#, pace.as_micros()),
             _ => String::new(),
         };
-        let prompt: Vec<String> = (0..32).map(|at| (1000 + 37 * at).to_string()).collect();
+        let prompt: Vec<String> = (0..self.prompt).map(|at| (1000 + 37 * at % 150_000).to_string()).collect();
         format!(
             r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":{},"temperature":1.0,"sampling_seed":{variant}{pace}}}{more}}}"#,
             prompt.join(","),

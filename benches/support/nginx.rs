@@ -25,7 +25,7 @@ events {{ worker_connections 4096; }}
 http {{
   access_log off; tcp_nodelay on; keepalive_timeout 600s; keepalive_requests 1000000000; client_max_body_size 64m;
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-  upstream engine {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 1000000000; }}
+  upstream engine {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 1000000000; }}
   server {{
     listen 127.0.0.1:{port};
     location / {{
