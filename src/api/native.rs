@@ -7,12 +7,13 @@ use crate::engine::sglang::request::GenerateRequest;
 use crate::error::{BoxError, Error};
 use crate::generation::event::GenerationEvent;
 
-/// Decodes the body of a request. `None` if it is not a JSON object; the engine then refuses it.
+/// Decodes the body of a request. `None` if it is not a JSON object; the engine then refuses it. `records` keeps the ids of the prompts.
 ///
 /// # Errors
 /// When the body nests so deeply that it could crash the engine, unless the guard is off.
-pub(crate) fn decode(body: &Bytes, is_guarded: bool) -> Result<Option<Box<GenerateRequest>>, Error> {
-    match GenerateRequest::parse(body.clone()) {
+pub(crate) fn decode(body: &Bytes, is_guarded: bool, records: bool) -> Result<Option<Box<GenerateRequest>>, Error> {
+    let parse = if records { GenerateRequest::parse } else { GenerateRequest::outline };
+    match parse(body.clone()) {
         Ok(request) => Ok(Some(Box::new(request))),
         Err(error) if error.too_deep && is_guarded => {
             Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))

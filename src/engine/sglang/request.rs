@@ -20,7 +20,6 @@ pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
 pub use session_params::SessionParams;
 
-use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed, Object, Text};
 
 /// The fields of a request that tokentap uses. Of repeated keys the last counts, as in Python.
@@ -100,7 +99,15 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object. The request is then forwarded, so that the engine reports the error.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
-        Self::decode(bytes, Ids::default())
+        Self::decode(bytes, Ids::default(), true)
+    }
+
+    /// Parses a body without keeping the ids of its prompts, for a request that is not recorded.
+    ///
+    /// # Errors
+    /// Like [`Self::parse`].
+    pub fn outline(bytes: Bytes) -> Result<Self, Malformed> {
+        Self::decode(bytes, Ids::default(), false)
     }
 
     /// Parses a body that tokentap wrote. The list at `span` holds `ids` and is not parsed again.
@@ -108,10 +115,10 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object.
     pub fn parse_with_ids(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
-        Self::decode(bytes, Ids::written(ids, span))
+        Self::decode(bytes, Ids::written(ids, span), true)
     }
 
-    fn decode(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
+    fn decode(bytes: Bytes, ids: Ids, keeps_ids: bool) -> Result<Self, Malformed> {
         let mut request = Self { stream: Some(false), ids, ..Self::default() };
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
@@ -119,7 +126,7 @@ impl GenerateRequest {
         // Python's parser skips the UTF-8 byte order mark
         let mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
         let mut cursor = Cursor::at(&bytes, mark);
-        let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
+        let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor, keeps_ids))?;
         cursor.end()?;
         request.non_finite = cursor.non_finite();
         request.sessions = SessionNames::decode(&bytes, &object);
@@ -128,7 +135,7 @@ impl GenerateRequest {
         Ok(request)
     }
 
-    fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>) -> Result<(), Malformed> {
+    fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>, keeps_ids: bool) -> Result<(), Malformed> {
         let decoded;
         let name = if key.escaped {
             decoded = key.decode();
@@ -145,9 +152,9 @@ impl GenerateRequest {
             }
             b"input_ids" => {
                 cursor.peek();
-                match self.ids.prompts.first().filter(|span| span.start == cursor.position()) {
-                    Some(written) if self.ids.written.is_some() => cursor.seek(written.end),
-                    _ => self.ids = Ids::read(cursor)?,
+                match self.ids.written.as_ref().filter(|span| span.start == cursor.position()) {
+                    Some(written) => cursor.seek(written.end),
+                    None => self.ids = Ids::read(cursor, keeps_ids)?,
                 }
             }
             b"stream" => {
@@ -191,25 +198,19 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers. If a request has both text and ids,
-    /// the engine uses the ids.
+    /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers, or if ids are not kept. If a request has
+    /// both text and ids, the engine uses the ids.
     #[must_use]
     pub fn prompt_ids(&self, at: usize) -> Option<Arc<[u32]>> {
-        if let Some(written) = &self.ids.written {
-            return (at == 0).then(|| Arc::clone(written));
-        }
         let alike = match (&self.text, self.ids.shape) {
             (Texts::Absent, _) | (Texts::One { .. }, IdShape::Flat) => true,
             (Texts::Many { count, .. }, IdShape::Nested(lists)) => *count == lists,
             _ => false,
         };
-        if !alike {
+        if !alike && self.ids.written.is_none() {
             return None;
         }
-        let span = self.ids.prompts.get(at)?;
-        let mut ids = Vec::with_capacity(span.len() / 4);
-        scan::ids(&self.bytes, span.start + 1, &mut ids).ok().filter(|end| *end == span.end)?;
-        Some(ids.into())
+        self.ids.prompts.get(at)?.clone()
     }
 
     /// The number of prompts, if it is a batch. If both text and ids are present, the text decides.

@@ -69,6 +69,6 @@ fn labels(proxy: &Proxy, headers: &HeaderMap) -> Option<Arc<Labels>> {
 
 /// Decodes a body, and counts a refusal.
 fn decode(proxy: &Proxy, body: &Bytes) -> Result<Option<Box<GenerateRequest>>, Error> {
-    native::decode(body, !proxy.config.entropy.no_guard)
+    native::decode(body, !proxy.config.entropy.no_guard, proxy.config.sessions.record)
         .inspect_err(|_| proxy.metrics.refused.with_label_values(&["nesting"]).inc())
 }

@@ -3,7 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed};
+
+/// The bytes of an id in a list for which memory is reserved: those of a short one and its comma.
+const BYTES_PER_ID: usize = 4;
 
 /// `text`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,7 +38,7 @@ impl Texts {
             Some(b'"') => Ok(Self::One { empty: cursor.string()?.raw.is_empty() }),
             Some(b'[') => {
                 let (mut count, mut empty, mut strings) = (0, None, true);
-                elements(cursor, |cursor| {
+                cursor.elements(|cursor| {
                     if cursor.peek() == Some(b'"') {
                         if cursor.string()?.raw.is_empty() {
                             empty.get_or_insert(count);
@@ -62,10 +66,11 @@ pub struct Ids {
     pub extremes: Option<(i64, i64)>,
     /// The index of the first prompt in a batch without any id.
     pub empty: Option<usize>,
-    /// The range of each prompt's list, including brackets. Empty unless the shape is flat or nested.
-    pub prompts: Vec<Range<usize>>,
-    /// The ids of the only prompt, if tokentap wrote them.
-    pub written: Option<Arc<[u32]>>,
+    /// The ids of each prompt; `None` for a prompt with other values than plain integers. Empty unless the shape is flat or nested and the ids
+    /// are kept.
+    pub prompts: Vec<Option<Arc<[u32]>>>,
+    /// The range of the list if tokentap wrote it, including brackets.
+    pub(super) written: Option<Range<usize>>,
 }
 
 /// How `input_ids` are arranged.
@@ -87,106 +92,187 @@ pub enum IdShape {
 impl Ids {
     /// The ids of one prompt that tokentap wrote at `span`.
     pub(super) fn written(ids: Arc<[u32]>, span: Range<usize>) -> Self {
-        let extremes = ids.iter().copied().min().zip(ids.iter().copied().max());
-        let extremes = extremes.map(|(low, high)| (low.into(), high.into()));
-        Self { shape: IdShape::Flat, extremes, empty: None, prompts: vec![span], written: Some(ids) }
+        let mut extremes = Extremes::default();
+        extremes.add(&ids);
+        let extremes = extremes.ends();
+        Self { shape: IdShape::Flat, extremes, empty: None, prompts: vec![Some(ids)], written: Some(span) }
     }
 
-    pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        let mut ids = Self::default();
+    /// Parses the value at the cursor. Without `keeps_ids` the prompts are only checked.
+    pub(super) fn read(cursor: &mut Cursor<'_>, keeps_ids: bool) -> Result<Self, Malformed> {
         match cursor.peek() {
-            Some(b'n') => return cursor.skip().map(|_| ids),
+            Some(b'n') => return cursor.skip().map(|_| Self::default()),
             Some(b'[') => {}
             _ => {
                 cursor.skip()?;
-                return Ok(Self { shape: IdShape::Other, ..ids });
+                return Ok(Self { shape: IdShape::Other, ..Self::default() });
             }
         }
-        let (mut numbers, mut lists, mut deep, mut other) = (0, 0, false, false);
-        let whole = cursor.position();
-        elements(cursor, |cursor| {
+        let mut reader = IdReader { list: keeps_ids.then(Vec::new), ..IdReader::default() };
+        let mut ids = Self::default();
+        let (mut lists, mut deep) = (0, false);
+        reader.reserve(cursor);
+        cursor.elements(|cursor| {
             if cursor.peek() != Some(b'[') {
-                numbers += 1;
-                other |= !ids.element(cursor)?;
-                return Ok(());
+                return reader.elements(cursor);
             }
-            let mut empty = true;
-            let start = cursor.position();
-            elements(cursor, |cursor| {
-                empty = false;
+            let numbers = std::mem::take(&mut reader.count);
+            cursor.elements(|cursor| {
                 deep |= cursor.peek() == Some(b'[');
-                other |= !ids.element(cursor)?;
-                Ok(())
+                reader.elements(cursor)
             })?;
-            if empty {
+            if reader.count == 0 {
                 ids.empty.get_or_insert(lists);
             }
-            ids.prompts.push(start..cursor.position());
+            if keeps_ids {
+                ids.prompts.push(reader.take_list());
+            }
+            reader.count = numbers;
             lists += 1;
             Ok(())
         })?;
-        ids.shape = match (numbers, lists) {
+        ids.shape = match (reader.count, lists) {
             _ if deep => IdShape::TooDeep,
-            _ if other => IdShape::Other,
+            _ if reader.has_other => IdShape::Other,
             (_, 0) => IdShape::Flat,
             (0, count) => IdShape::Nested(count),
             _ => IdShape::Other,
         };
         match ids.shape {
-            IdShape::Flat => ids.prompts.push(whole..cursor.position()),
-            IdShape::Nested(_) => {}
+            IdShape::Flat if keeps_ids => ids.prompts.push(reader.take_list()),
+            IdShape::Flat | IdShape::Nested(_) => {}
             _ => ids.prompts.clear(),
         }
+        ids.extremes = reader.extremes.ends();
         Ok(ids)
     }
+}
 
-    fn add(&mut self, id: i64) {
-        let (low, high) = self.extremes.unwrap_or((id, id));
-        self.extremes = Some((low.min(id), high.max(id)));
+/// Reads the elements of lists of ids.
+#[derive(Debug, Default)]
+struct IdReader {
+    /// The number of elements of the current list.
+    count: usize,
+    /// The ids of the current list; `None` after an element that is no plain integer of 32 bits, or if ids are not kept.
+    list: Option<Vec<u32>>,
+    extremes: Extremes,
+    /// An element is not an integer.
+    has_other: bool,
+}
+
+impl IdReader {
+    /// Reserves memory for the ids of the list at the cursor.
+    fn reserve(&mut self, cursor: &Cursor<'_>) {
+        let Some(list) = &mut self.list else { return };
+        let rest = &cursor.bytes()[cursor.position()..];
+        let length = memchr::memchr(b']', rest).unwrap_or(rest.len());
+        list.reserve(length / BYTES_PER_ID);
     }
 
-    /// Parses one element and returns whether it is an integer. An integer beyond 64 bits counts as the largest.
-    fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    /// Returns the ids of the current list, and begins the next one.
+    fn take_list(&mut self) -> Option<Arc<[u32]>> {
+        self.list.replace(Vec::new()).map(Arc::from)
+    }
+
+    /// Parses the element at the cursor, and those before it that are ids in the usual format.
+    fn elements(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Malformed> {
+        let Self { count, list, extremes, .. } = self;
+        let end = scan::id_run(cursor.bytes(), cursor.position(), |ids| {
+            *count += ids.len();
+            extremes.add(ids);
+            if let Some(list) = list {
+                list.extend_from_slice(ids);
+            }
+        });
+        cursor.seek(end);
+        self.count += 1;
+        self.element(cursor)
+    }
+
+    /// Parses one element. An integer beyond 64 bits counts as the largest.
+    fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Malformed> {
+        let first = cursor.peek();
         if let Some(id) = cursor.small_integer() {
-            self.add(id);
-            return Ok(true);
+            match u32::try_from(id) {
+                Ok(id) if first != Some(b'-') => {
+                    self.extremes.add(&[id]);
+                    self.list.iter_mut().for_each(|list| list.push(id));
+                }
+                _ => self.add_unusual(id),
+            }
+            return Ok(());
         }
-        let quoted = cursor.peek() == Some(b'"');
-        let text = match cursor.peek() {
+        let text = match first {
             Some(b'-' | b'0'..=b'9') => cursor.number()?,
             Some(b'"') => std::str::from_utf8(cursor.string()?.raw).unwrap_or_default(),
             _ => {
                 cursor.skip()?;
-                return Ok(false);
+                self.list = None;
+                self.has_other = true;
+                return Ok(());
             }
         };
-        if quoted && text.parse::<f64>().is_err() {
-            return Ok(false);
-        }
+        let is_quoted = first == Some(b'"');
         let integer = text.parse::<i64>();
-        let beyond = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        let is_integer = integer.is_ok() || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        self.has_other |= is_quoted || !is_integer;
+        if is_quoted && text.parse::<f64>().is_err() {
+            self.list = None;
+            return Ok(());
+        }
         // a float saturates at the ends of i64, which are outside every vocabulary
-        let id = integer.clone().unwrap_or_else(|_| text.parse::<f64>().map_or(i64::MAX, |id| id as i64));
-        self.add(id);
-        Ok(!quoted && (integer.is_ok() || beyond))
+        self.add_unusual(integer.unwrap_or_else(|_| text.parse::<f64>().map_or(i64::MAX, |id| id as i64)));
+        Ok(())
+    }
+
+    /// Adds an element that is no plain integer of 32 bits.
+    fn add_unusual(&mut self, id: i64) {
+        self.list = None;
+        self.extremes.add_unusual(id);
     }
 }
 
-/// Parses an array. `element` parses each element.
-fn elements<'a>(
-    cursor: &mut Cursor<'a>,
-    mut element: impl FnMut(&mut Cursor<'a>) -> Result<(), Malformed>,
-) -> Result<(), Malformed> {
-    cursor.expect(b'[')?;
-    if cursor.take(b']') {
-        return Ok(());
+/// The smallest and the largest id so far.
+#[derive(Debug)]
+struct Extremes {
+    /// By the index modulo 8: those of plain ids, so that eight are compared at a time.
+    low: [u32; 8],
+    high: [u32; 8],
+    /// Those of other numbers.
+    unusual: Option<(i64, i64)>,
+}
+
+impl Default for Extremes {
+    fn default() -> Self {
+        Self { low: [u32::MAX; 8], high: [0; 8], unusual: None }
     }
-    loop {
-        element(cursor)?;
-        if cursor.take(b']') {
-            return Ok(());
+}
+
+impl Extremes {
+    #[inline(always)]
+    fn add(&mut self, ids: &[u32]) {
+        for ids in ids.chunks(8) {
+            for (id, (low, high)) in ids.iter().zip(self.low.iter_mut().zip(&mut self.high)) {
+                *low = (*low).min(*id);
+                *high = (*high).max(*id);
+            }
         }
-        cursor.expect(b',')?;
+    }
+
+    fn add_unusual(&mut self, id: i64) {
+        let (low, high) = self.unusual.unwrap_or((id, id));
+        self.unusual = Some((low.min(id), high.max(id)));
+    }
+
+    /// Both; `None` without ids.
+    fn ends(&self) -> Option<(i64, i64)> {
+        let low = self.low.iter().copied().min().unwrap_or(u32::MAX);
+        let high = self.high.iter().copied().max().unwrap_or(0);
+        let usual = (low <= high).then_some((i64::from(low), i64::from(high)));
+        match (usual, self.unusual) {
+            (Some((low, high)), Some((least, most))) => Some((low.min(least), high.max(most))),
+            (usual, unusual) => usual.or(unusual),
+        }
     }
 }
 
@@ -195,7 +281,7 @@ mod tests {
     use super::*;
 
     fn ids(text: &str) -> Ids {
-        Ids::read(&mut Cursor::new(text.as_bytes())).unwrap()
+        Ids::read(&mut Cursor::new(text.as_bytes()), true).unwrap()
     }
 
     #[test]
