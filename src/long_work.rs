@@ -16,6 +16,9 @@ const LONG_REQUEST: usize = 128 << 10;
 /// has 133 kB; moving the other tasks to another thread costs more than half of the work on it.
 const LONG_REPLY: usize = 512 << 10;
 
+/// Bytes that take up to a millisecond to copy, hash or compare.
+const LONG_COPY: usize = 4 << 20;
+
 /// Bytes of a body that takes some tens of milliseconds. Shorter bodies do not wait for such bodies.
 const VERY_LONG: usize = 4 << 20;
 
@@ -51,6 +54,8 @@ pub(crate) enum BodyLength {
     Request(usize),
     /// The body of an engine's reply, or an event of it.
     Reply(usize),
+    /// A body that is only copied, hashed or compared.
+    Copy(usize),
 }
 
 impl BodyLength {
@@ -59,11 +64,12 @@ impl BodyLength {
         match self {
             Self::Request(length) => length > LONG_REQUEST,
             Self::Reply(length) => length > LONG_REPLY,
+            Self::Copy(length) => length > LONG_COPY,
         }
     }
 
     fn bytes(self) -> usize {
-        let (Self::Request(length) | Self::Reply(length)) = self;
+        let (Self::Request(length) | Self::Reply(length) | Self::Copy(length)) = self;
         length
     }
 }

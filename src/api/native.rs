@@ -3,16 +3,22 @@
 use bytes::Bytes;
 
 use super::EventEncoder;
-use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::sglang::request::{GenerateRequest, Ids};
 use crate::error::{BoxError, Error};
 use crate::generation::event::GenerationEvent;
 
-/// Decodes the body of a request. `None` if it is not a JSON object; the engine then refuses it.
+/// Decodes the body of a request. `None` if it is not a JSON object; the engine then refuses it. `ids` has been read ahead, if it has a span;
+/// `records` keeps the ids of the prompts.
 ///
 /// # Errors
 /// When the body nests so deeply that it could crash the engine, unless the guard is off.
-pub(crate) fn decode(body: &Bytes, is_guarded: bool) -> Result<Option<Box<GenerateRequest>>, Error> {
-    match GenerateRequest::parse(body.clone()) {
+pub(crate) fn decode(
+    body: &Bytes,
+    ids: Ids,
+    is_guarded: bool,
+    records: bool,
+) -> Result<Option<Box<GenerateRequest>>, Error> {
+    match GenerateRequest::parse_with(body.clone(), ids, records) {
         Ok(request) => Ok(Some(Box::new(request))),
         Err(error) if error.too_deep && is_guarded => {
             Err(Error::bad_request(format!("the body nests deeper than 128 levels at byte {}", error.at)))

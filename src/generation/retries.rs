@@ -63,7 +63,7 @@ impl RetryKey {
             target: call.head.target.clone(),
             authorization: [call.signals.authorization.clone(), headers.get("x-api-key").cloned()],
             rid: call.signals.rid.clone(),
-            digest: in_place(BodyLength::Request(body.len()), || BodyDigest::new(&body)),
+            digest: in_place(BodyLength::Copy(body.len()), || BodyDigest::new(&body)),
             body,
             reads: call.reads,
             sglext: source.sglext(),

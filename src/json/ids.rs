@@ -3,29 +3,36 @@
 /// The number of ids that are formatted in the block before it is copied to the output.
 const BLOCK: usize = 64;
 
-/// The bytes of the block for each id: at most ten digits, and four bytes for the comma and surplus bytes. Digits are copied four bytes at
-/// a time; the next id overwrites the surplus.
-const MAX_ID_BYTES: usize = 10 + 4;
+/// The bytes of the block for each id: at most ten digits and a comma.
+const MAX_ID_BYTES: usize = 10 + 1;
 
-/// By number below 1000: three digits and a comma.
-static DIGITS: [[u8; 4]; 1000] = {
-    let mut digits = [[0; 4]; 1000];
+/// The surplus bytes after the last id: eight are written at a time, and the next id overwrites the surplus.
+const SURPLUS: usize = 8;
+
+/// Ids with at most six digits are below this.
+const SHORT: u32 = 1_000_000;
+
+type Block = [u8; MAX_ID_BYTES * BLOCK + SURPLUS];
+
+/// By number below 1000: three digits, the first in the lowest byte.
+static DIGITS: [u32; 1000] = {
+    let mut digits = [0; 1000];
     let mut number = 0;
     while number < 1000 {
         let [hundreds, tens, ones] = [number / 100, number / 10 % 10, number % 10];
-        digits[number] = [b'0' + hundreds as u8, b'0' + tens as u8, b'0' + ones as u8, b','];
+        digits[number] = u32::from_le_bytes([b'0' + hundreds as u8, b'0' + tens as u8, b'0' + ones as u8, 0]);
         number += 1;
     }
     digits
 };
 
-/// Appends ids with commas between them. Writes three digits at a time, because prompts of long sessions have 100,000 ids.
+/// Appends ids with commas between them. Writes six digits at a time, because prompts of long sessions have 100,000 ids.
 pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
-    let mut block = [0; MAX_ID_BYTES * BLOCK];
+    let mut block = [0; MAX_ID_BYTES * BLOCK + SURPLUS];
     for chunk in ids.chunks(BLOCK) {
         let mut at = 0;
         for id in chunk {
-            at = write(&mut block, at, *id);
+            at = if *id < SHORT { write(&mut block, at, *id, 0) } else { write_long(&mut block, at, *id) };
         }
         out.extend_from_slice(&block[..at]);
     }
@@ -34,25 +41,25 @@ pub fn write_ids(out: &mut Vec<u8>, ids: &[u32]) {
     }
 }
 
-/// Writes an id and a comma at byte `at`. Returns the position after them.
-fn write(block: &mut [u8], at: usize, id: u32) -> usize {
-    let (rest, last) = (id / 1000, (id % 1000) as usize);
-    let at = match rest {
-        0 => return write_first(block, at, last),
-        1..1000 => write_first(block, at, rest as usize) - 1,
-        // rare: no vocabulary is this large
-        _ => write(block, at, rest) - 1,
-    };
-    block[at..at + 4].copy_from_slice(&DIGITS[last]);
-    at + 4
+/// Writes an id of at most six digits and a comma at byte `at`, without leading zeros but for at least `digits` digits. Returns the position
+/// after them.
+#[inline(always)]
+fn write(block: &mut Block, at: usize, id: u32, digits: usize) -> usize {
+    const VALUES: u64 = 0x0000_0F0F_0F0F_0F0F;
+    let [first, last] = [id / 1000, id % 1000].map(|three| u64::from(DIGITS[three as usize]));
+    let text = first | last << 24 | u64::from(b',') << 48;
+    // the last digit is written even if it is zero
+    let least = 1 << (8 * (6 - digits.max(1)));
+    let zeros = (text & VALUES | least).trailing_zeros() as usize / 8;
+    block[at..at + 8].copy_from_slice(&(text >> (8 * zeros)).to_le_bytes());
+    at + 7 - zeros
 }
 
-/// Writes a number below 1000, without leading zeros, and a comma. Returns the position after them.
-fn write_first(block: &mut [u8], at: usize, number: usize) -> usize {
-    let zeros = usize::from(number < 100) + usize::from(number < 10);
-    let digits = u32::from_le_bytes(DIGITS[number]) >> (8 * zeros);
-    block[at..at + 4].copy_from_slice(&digits.to_le_bytes());
-    at + 4 - zeros
+/// Writes an id of more digits, which no vocabulary has.
+#[cold]
+fn write_long(block: &mut Block, at: usize, id: u32) -> usize {
+    let comma = write(block, at, id / SHORT, 0) - 1;
+    write(block, comma, id % SHORT, 6)
 }
 
 #[cfg(test)]

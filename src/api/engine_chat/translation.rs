@@ -113,7 +113,7 @@ fn field(is_target: impl Fn(FieldTarget) -> bool) -> Option<&'static str> {
 /// Whether a reply of `limit` tokens, which is JSON text, would fill the context after the prompt without its media.
 fn fills_context(limit: &[u8], request: &GenerateRequest, engine: &Capabilities) -> bool {
     let limit: Option<u64> = std::str::from_utf8(limit).ok().and_then(|limit| limit.parse().ok());
-    let prompt = request.ids.written.as_ref().map_or(0, |ids| ids.len() as u64);
+    let prompt = request.prompt_ids(0).map_or(0, |ids| ids.len() as u64);
     match (limit, engine.context_length) {
         (None, _) => true,
         (Some(_), None) => false,

@@ -20,7 +20,6 @@ pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
 pub use session_params::SessionParams;
 
-use crate::engine::sglang::scan;
 use crate::json::{Cursor, Malformed, Object, Text};
 
 /// The fields of a request that tokentap uses. Of repeated keys the last counts, as in Python.
@@ -88,6 +87,24 @@ pub fn adapter(name: &str) -> Option<Arc<str>> {
     Some(name).filter(|name| !name.is_empty()).map(Arc::from)
 }
 
+/// The ids of a body that is being parsed.
+struct IdSource {
+    /// Those that have been read, if they have a span.
+    read: Ids,
+    keeps_ids: bool,
+}
+
+impl IdSource {
+    /// The ids of the value at the cursor, which it consumes.
+    fn next(&mut self, cursor: &mut Cursor<'_>) -> Result<Ids, Malformed> {
+        match self.read.span.as_ref().filter(|span| span.start == cursor.position()) {
+            Some(span) => cursor.seek(span.end),
+            None => return Ids::read(cursor, self.keeps_ids),
+        }
+        Ok(std::mem::take(&mut self.read))
+    }
+}
+
 impl GenerateRequest {
     /// The adapter of prompt `at`.
     #[must_use]
@@ -100,7 +117,7 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object. The request is then forwarded, so that the engine reports the error.
     pub fn parse(bytes: Bytes) -> Result<Self, Malformed> {
-        Self::decode(bytes, Ids::default())
+        Self::parse_with(bytes, Ids::default(), true)
     }
 
     /// Parses a body that tokentap wrote. The list at `span` holds `ids` and is not parsed again.
@@ -108,18 +125,24 @@ impl GenerateRequest {
     /// # Errors
     /// When it is not one JSON object.
     pub fn parse_with_ids(bytes: Bytes, ids: Arc<[u32]>, span: Range<usize>) -> Result<Self, Malformed> {
-        Self::decode(bytes, Ids::written(ids, span))
+        Self::parse_with(bytes, Ids::written(ids, span), true)
     }
 
-    fn decode(bytes: Bytes, ids: Ids) -> Result<Self, Malformed> {
-        let mut request = Self { stream: Some(false), ids, ..Self::default() };
+    /// Parses a body whose list of ids has been read, if `ids` has a span. Without `keeps_ids` the ids of the prompts are only checked, for a
+    /// request that is not recorded.
+    ///
+    /// # Errors
+    /// When it is not one JSON object.
+    pub fn parse_with(bytes: Bytes, ids: Ids, keeps_ids: bool) -> Result<Self, Malformed> {
+        let mut request = Self { stream: Some(false), ..Self::default() };
+        let mut ids = IdSource { read: ids, keeps_ids };
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
         }
         // Python's parser skips the UTF-8 byte order mark
         let mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
         let mut cursor = Cursor::at(&bytes, mark);
-        let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor))?;
+        let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor, &mut ids))?;
         cursor.end()?;
         request.non_finite = cursor.non_finite();
         request.sessions = SessionNames::decode(&bytes, &object);
@@ -128,7 +151,7 @@ impl GenerateRequest {
         Ok(request)
     }
 
-    fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>) -> Result<(), Malformed> {
+    fn member<'a>(&mut self, key: Text<'a>, cursor: &mut Cursor<'a>, ids: &mut IdSource) -> Result<(), Malformed> {
         let decoded;
         let name = if key.escaped {
             decoded = key.decode();
@@ -145,10 +168,7 @@ impl GenerateRequest {
             }
             b"input_ids" => {
                 cursor.peek();
-                match self.ids.prompts.first().filter(|span| span.start == cursor.position()) {
-                    Some(written) if self.ids.written.is_some() => cursor.seek(written.end),
-                    _ => self.ids = Ids::read(cursor)?,
-                }
+                self.ids = ids.next(cursor)?;
             }
             b"stream" => {
                 self.stream = match value(cursor)?.1 {
@@ -191,13 +211,10 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers. If a request has both text and ids,
-    /// the engine uses the ids.
+    /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers, or if ids are not kept. If a request has
+    /// both text and ids, the engine uses the ids.
     #[must_use]
     pub fn prompt_ids(&self, at: usize) -> Option<Arc<[u32]>> {
-        if let Some(written) = &self.ids.written {
-            return (at == 0).then(|| Arc::clone(written));
-        }
         let alike = match (&self.text, self.ids.shape) {
             (Texts::Absent, _) | (Texts::One { .. }, IdShape::Flat) => true,
             (Texts::Many { count, .. }, IdShape::Nested(lists)) => *count == lists,
@@ -206,10 +223,13 @@ impl GenerateRequest {
         if !alike {
             return None;
         }
-        let span = self.ids.prompts.get(at)?;
-        let mut ids = Vec::with_capacity(span.len() / 4);
-        scan::ids(&self.bytes, span.start + 1, &mut ids).ok().filter(|end| *end == span.end)?;
-        Some(ids.into())
+        self.ids.prompts.get(at)?.clone()
+    }
+
+    /// The bytes besides the list of ids, if that was read before the body.
+    #[must_use]
+    pub fn bytes_besides_ids(&self) -> usize {
+        self.bytes.len() - self.ids.bytes()
     }
 
     /// The number of prompts, if it is a batch. If both text and ids are present, the text decides.
@@ -341,11 +361,40 @@ mod tests {
         let made = GenerateRequest::parse_with_ids(Bytes::from_static(body), Arc::clone(&ids), 13..22).unwrap();
         let read = GenerateRequest::parse(Bytes::from_static(body)).unwrap();
         assert_eq!((made.prompt_ids(0), read.prompt_ids(0), made.prompt_ids(1)), (Some(ids.clone()), Some(ids), None));
-        assert_eq!(Ids { written: None, ..made.ids.clone() }, read.ids);
+        assert_eq!(Ids { span: None, ..made.ids.clone() }, read.ids);
         assert_eq!((made.stream, made.object.span.clone()), (read.stream, read.object.span.clone()));
         // the list at the span is not parsed
         let other = Bytes::from_static(br#"{"input_ids":[,,,,,,,],"stream":true}"#);
         assert!(GenerateRequest::parse_with_ids(other, [1].into(), 13..22).is_ok_and(|made| made.stream == Some(true)));
+    }
+
+    #[test]
+    fn list_that_was_read_ahead_is_used_only_where_it_is_the_value() {
+        for (body, is_used) in [
+            (r#"{"rid":"a","input_ids": [ 7, 5,300 ] ,"stream":true}"#, true),
+            (r#"{"a":{"input_ids":[1,2]},"input_ids":[7,5,300],"stream":true}"#, false),
+            (r#"{"input_ids":[1,2],"input_ids":[7,5,300],"stream":true}"#, false),
+            (r#"{"text":"\"input_ids\": [1,2]","input_ids":[7,5,300],"stream":true}"#, true),
+        ] {
+            for keeps_ids in [true, false] {
+                let ahead = Ids::read_ahead(body.as_bytes(), keeps_ids).unwrap();
+                let bytes = Bytes::copy_from_slice(body.as_bytes());
+                let request = GenerateRequest::parse_with(bytes, ahead, keeps_ids).unwrap();
+                let kept = Some([7, 5, 300].into()).filter(|_| keeps_ids);
+                assert_eq!(
+                    (request.ids.prompts.first().cloned().flatten(), request.stream),
+                    (kept, Some(true)),
+                    "{body}"
+                );
+                assert_eq!((request.ids.shape, request.ids.extremes), (IdShape::Flat, Some((5, 300))), "{body}");
+                assert_eq!(request.bytes_besides_ids() < body.len(), is_used, "{body}");
+            }
+        }
+        for body in
+            [r#"{"text":"a"}"#, r#"{"input_ids":[[1],[2]]}"#, r#"{"input_ids":[1,2.5]}"#, r#"{"input_ids":[1,2"#]
+        {
+            assert_eq!(Ids::read_ahead(body.as_bytes(), true), None, "{body}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod walk;
 
 use crate::logprobs::Rows;
 use std::ops::Range;
-use walk::Portable;
+use walk::{IdReader as _, Portable};
 
 /// The bytes are not an array of the expected type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -93,5 +93,25 @@ pub fn lists(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed
 ///
 /// `at` and the result are those of [`rows`].
 pub fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, Malformed> {
-    walk::ids(bytes, at, out)
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx2) = avx2::Avx2::new() {
+        return avx2.ids(bytes, at, |ids| out.extend_from_slice(ids));
+    }
+    ids_portable(bytes, at, out)
+}
+
+/// [`ids`] without vector instructions, for tests and benchmarks.
+#[doc(hidden)]
+pub fn ids_portable(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, Malformed> {
+    walk::ids(Portable, bytes, at, |ids| out.extend_from_slice(ids))
+}
+
+/// Reads the ids from `at` on, where an element of an array begins, while they are like `12,` or `12, `. Calls `each` with up to eight of
+/// them at a time. Returns the index where the next element begins.
+pub(crate) fn id_run(bytes: &[u8], at: usize, each: impl FnMut(&[u32])) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx2) = avx2::Avx2::new() {
+        return avx2.id_run(bytes, at, each);
+    }
+    Portable.run(bytes, at, each)
 }

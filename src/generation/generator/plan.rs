@@ -49,7 +49,8 @@ impl Generator {
         let upstream = Arc::clone(&self.upstream.borrow());
         let settings = &self.context.settings;
         let assigns_rid = call.signals.rid.is_none();
-        let length = BodyLength::Request(generate.bytes.len());
+        // the ids are only copied
+        let length = BodyLength::Request(generate.bytes_besides_ids());
         let plan = on_body(length, || self.plan(&upstream, &generate, assigns_rid, &call.work)).await?;
         if let Some(known) = plan.rid.as_ref().or_else(|| plan.rids.first().map(|(known, _)| known)) {
             // never set before: an attempt has one plan

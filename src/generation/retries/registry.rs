@@ -122,7 +122,7 @@ impl Retries {
             }
             drop(list);
             for body in unknown {
-                let equal = in_place(BodyLength::Request(key.body.len()), || body == key.body);
+                let equal = in_place(BodyLength::Copy(key.body.len()), || body == key.body);
                 compared.push((body, equal));
             }
         }

@@ -43,9 +43,12 @@ fn agree(text: &[u8]) {
     let wanted = array.and_then(|(array, end)| Some((*end, oracle::triples(array)?)));
     same(text, (triples.0.ok(), triples.1), wanted, foreign);
 
-    let mut ids = Vec::new();
-    let end = scan::ids(text, 1, &mut ids).ok();
-    same(text, (end, ids), array.and_then(|(array, end)| Some((*end, oracle::ids(array)?))), false);
+    let [ids, portable] = [scan::ids, scan::ids_portable].map(|read| {
+        let mut ids = Vec::new();
+        (read(text, 1, &mut ids), ids)
+    });
+    assert_eq!(ids, portable, "{}", shown(text));
+    same(text, (ids.0.ok(), ids.1), array.and_then(|(array, end)| Some((*end, oracle::ids(array)?))), false);
 
     let mut numbers = Vec::new();
     let end = scan::numbers(text, 1, &mut numbers).ok();

@@ -1,13 +1,19 @@
-//! Reads the numbers of a triple with AVX2.
+//! Reads ids and the numbers of a triple with AVX2.
 #![expect(unsafe_code, reason = "vector loads and code compiled for an instruction set need it")]
 
-use super::walk::{self, TripleNumbers, TripleReader};
+use super::walk::{self, IdReader, TripleNumbers, TripleReader};
 use super::{Malformed, number};
 use crate::logprobs::Rows;
 use std::arch::x86_64::*;
 
 /// The number of bytes of a triple that are read. Nothing beyond it is read, so that the buffer needs no padding.
 const WINDOW: usize = 64;
+
+/// The number of bytes of ids that are searched at a time: eight ids with commas and spaces, of seven digits each.
+const ID_BLOCK: usize = 64;
+
+/// The bytes before a block that are loaded with its first id.
+const ID_MARGIN: usize = 8;
 
 /// Proof that the CPU supports the instructions used here.
 #[derive(Clone, Copy)]
@@ -19,6 +25,26 @@ impl Avx2 {
         let has =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
         has.then_some(Self(()))
+    }
+
+    /// See [`super::ids`].
+    pub(super) fn ids(self, bytes: &[u8], at: usize, each: impl FnMut(&[u32])) -> Result<usize, Malformed> {
+        #[target_feature(enable = "avx2,bmi1,bmi2")]
+        fn shell(avx2: Avx2, bytes: &[u8], at: usize, each: impl FnMut(&[u32])) -> Result<usize, Malformed> {
+            walk::ids(avx2, bytes, at, each)
+        }
+        // SAFETY: `self` exists, so `new` found the features that `shell` is compiled for.
+        unsafe { shell(self, bytes, at, each) }
+    }
+
+    /// See [`super::id_run`].
+    pub(super) fn id_run(self, bytes: &[u8], at: usize, each: impl FnMut(&[u32])) -> usize {
+        #[target_feature(enable = "avx2,bmi1,bmi2")]
+        fn shell(avx2: Avx2, bytes: &[u8], at: usize, each: impl FnMut(&[u32])) -> usize {
+            avx2.run(bytes, at, each)
+        }
+        // SAFETY: `self` exists, so `new` found the features that `shell` is compiled for.
+        unsafe { shell(self, bytes, at, each) }
     }
 
     /// See [`super::rows`].
@@ -109,6 +135,144 @@ impl TripleReader for Avx2 {
             end: at + end,
         })
     }
+}
+
+impl IdReader for Avx2 {
+    /// Reads ids of up to eight digits, or of fewer with spaces before them: eight ids at a time while a block has so many.
+    #[inline(always)]
+    fn run(self, bytes: &[u8], mut at: usize, mut each: impl FnMut(&[u32])) -> usize {
+        // the first load would include the digits of a number that begins before `at`
+        if at.checked_sub(1).and_then(|before| bytes.get(before)).is_some_and(u8::is_ascii_digit) {
+            return at;
+        }
+        let mut padded;
+        loop {
+            let inside = at.checked_sub(ID_MARGIN).and_then(|start| bytes.get(start..)?.first_chunk());
+            let window = match inside {
+                Some(window) => window,
+                None => {
+                    padded = window_at_an_end(bytes, at);
+                    &padded
+                }
+            };
+            // SAFETY: `self` exists, so `new` found the features that `eight_ids` is compiled for.
+            let (ids, block) = unsafe { eight_ids(window) };
+            if block.count == ids.len() {
+                each(&ids);
+                at += block.length;
+                continue;
+            }
+            if block.count > 0 {
+                each(&ids[..block.count]);
+            }
+            return at + block.length;
+        }
+    }
+}
+
+/// The bytes around `at` if fewer than a window are there. Zeros stand for the others; they end the run of ids.
+#[cold]
+fn window_at_an_end(bytes: &[u8], at: usize) -> [u8; ID_MARGIN + ID_BLOCK] {
+    let mut window = [0; ID_MARGIN + ID_BLOCK];
+    let before = at.min(ID_MARGIN);
+    let text = bytes.get(at - before..).unwrap_or_default();
+    let rest = &mut window[ID_MARGIN - before..];
+    let length = text.len().min(rest.len());
+    rest[..length].copy_from_slice(&text[..length]);
+    window
+}
+
+/// The ids at the start of a block.
+struct IdBlock {
+    /// How many they are, at most 8.
+    count: usize,
+    /// Their bytes, with a comma after each.
+    length: usize,
+}
+
+/// Reads the first ids of the block after [`ID_MARGIN`] bytes. An element begins at the block's first byte. Ids are read only if a comma
+/// follows.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn eight_ids(window: &[u8; ID_MARGIN + ID_BLOCK]) -> ([u32; 8], IdBlock) {
+    let [low, high] = [0, 32].map(|at| {
+        // SAFETY: 32 bytes are read from the 64 of the block, at its start and in its middle.
+        unsafe { _mm256_loadu_si256(window[ID_MARGIN..].as_ptr().add(at).cast()) }
+    });
+    let is = |byte: u8| {
+        let byte = _mm256_set1_epi8(byte as i8);
+        bits(_mm256_cmpeq_epi8(low, byte), _mm256_cmpeq_epi8(high, byte))
+    };
+    let commas = is(b',');
+    let mut rest = commas;
+    let ends = [(); 8].map(|()| {
+        let end = rest.trailing_zeros() as usize;
+        rest &= rest.wrapping_sub(1);
+        end
+    });
+    // the bytes of the eight ids and their commas, or the whole block if it has fewer
+    let used = if ends[7] < ID_BLOCK { u64::MAX >> (63 - ends[7]) } else { u64::MAX };
+
+    let [low_digits, high_digits] = [low, high].map(|text| {
+        let values = _mm256_sub_epi8(text, _mm256_set1_epi8(b'0' as i8));
+        _mm256_cmpeq_epi8(_mm256_min_epu8(values, _mm256_set1_epi8(9)), values)
+    });
+    let mut wrong = !(bits(low_digits, high_digits) | commas);
+    let mut separators = commas;
+    if wrong & used != 0 {
+        let spaces = is(b' ');
+        separators |= spaces;
+        // a space may follow a comma or a space
+        wrong &= !(spaces & (separators << 1 | 1));
+    }
+    let starts = separators << 1 | 1;
+    // an empty element, and a leading zero
+    wrong |= starts & (commas | is(b'0') & !(separators >> 1));
+    // nine bytes without a comma
+    let pairs = commas | commas >> 1;
+    let fours = pairs | pairs >> 2;
+    wrong |= !(fours | fours >> 4 | commas >> 8);
+
+    // each lane ends with the last digit of an id
+    let lane = |end: usize| i64::from_le_bytes(*window[end..].first_chunk().expect("the window is 72 bytes"));
+    let [a, b, c, d, e, f, g, h] = ends.map(lane);
+    let fours =
+        _mm256_packus_epi32(last_digits(_mm256_set_epi64x(d, c, b, a)), last_digits(_mm256_set_epi64x(h, g, f, e)));
+    let ids = _mm256_madd_epi16(fours, _mm256_set1_epi32(0x0001_2710));
+    // the packing has interleaved the halves of the two vectors
+    let ids = _mm256_permute4x64_epi64::<0b11_01_10_00>(ids);
+    let mut read = [0; 8];
+    // SAFETY: the array has the 32 bytes that are written.
+    unsafe { _mm256_storeu_si256(read.as_mut_ptr().cast(), ids) };
+    if ends[7] < ID_BLOCK && wrong & used == 0 {
+        return (read, IdBlock { count: 8, length: ends[7] + 1 });
+    }
+    // those before the first wrong byte
+    let right = commas & used & !wrong & wrong.wrapping_sub(1);
+    (read, IdBlock { count: right.count_ones() as usize, length: ID_BLOCK - right.leading_zeros() as usize })
+}
+
+/// The high bits of 64 bytes. Bit 0 is that of the first byte.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn bits(low: __m256i, high: __m256i) -> u64 {
+    u64::from(_mm256_movemask_epi8(low) as u32) | u64::from(_mm256_movemask_epi8(high) as u32) << 32
+}
+
+/// The number of the digits at the end of each lane of eight bytes, as two numbers of four digits.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn last_digits(text: __m256i) -> __m256i {
+    // a signed comparison of the bytes as if '0' were the smallest number
+    let values = _mm256_add_epi8(text, _mm256_set1_epi8((0x80 - b'0') as i8));
+    let others = _mm256_cmpgt_epi8(values, _mm256_set1_epi8(i8::MIN + 9));
+    // also all bytes before another one
+    let others = _mm256_or_si256(others, _mm256_srli_epi64::<8>(others));
+    let others = _mm256_or_si256(others, _mm256_srli_epi64::<16>(others));
+    let others = _mm256_or_si256(others, _mm256_srli_epi64::<32>(others));
+    let digits = _mm256_and_si256(_mm256_andnot_si256(others, text), _mm256_set1_epi8(0x0F));
+    let pairs = _mm256_maddubs_epi16(digits, _mm256_set1_epi16(0x010A));
+    _mm256_madd_epi16(pairs, _mm256_set1_epi32(0x0001_0064))
 }
 
 /// A mask of the bytes that are not digits. Bit 0 is the first byte.

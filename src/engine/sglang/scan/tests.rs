@@ -10,6 +10,8 @@ use proptest::prelude::*;
 
 type RowsFn = fn(&[u8], usize, &mut Rows) -> Result<usize, Malformed>;
 type TriplesFn = fn(&[u8], usize, &mut Vec<f32>, &mut Vec<u32>) -> Result<usize, Malformed>;
+type IdsFn = fn(&[u8], usize, &mut Vec<u32>) -> Result<usize, Malformed>;
+const IDS: [IdsFn; 2] = [ids, ids_portable];
 const ROWS: [RowsFn; 2] = [rows, rows_portable];
 const TRIPLES: [TriplesFn; 2] = [triples, triples_portable];
 
@@ -56,9 +58,13 @@ fn agree(bytes: &[u8], start: usize) {
         }
     }
     let wanted = array.as_ref().and_then(|(array, end)| Some((oracle::ids(array)?, start + end)));
-    let mut got = vec![];
-    let end = ids(bytes, start + 1, &mut got);
-    assert_eq!(end.ok().map(|end| (got, end)), wanted, "{}", shown());
+    let [vector, portable] = IDS.map(|read| {
+        let mut got = vec![];
+        let end = read(bytes, start + 1, &mut got);
+        (got, end)
+    });
+    assert_eq!(vector, portable, "with and without vector instructions: {}", shown());
+    assert_eq!(vector.1.ok().map(|end| (vector.0, end)), wanted, "{}", shown());
     if !foreign {
         let wanted = array.as_ref().and_then(|(array, end)| Some((oracle::numbers(array)?, start + end)));
         let mut got = vec![];
@@ -167,7 +173,9 @@ fn any_start_index_is_safe() {
         for read in TRIPLES {
             let _ = read_triples(read, array, at);
         }
-        let _ = ids(array, at, &mut vec![]);
+        for read in IDS {
+            let _ = read(array, at, &mut vec![]);
+        }
         let _ = cuts(array, at, 1, &mut vec![]);
     }
 }
@@ -201,6 +209,34 @@ proptest! {
     #[test]
     fn token_ids_read_as_serde_json_reads_them(list in prop::collection::vec(any::<u32>(), 0..20)) {
         agree_anywhere(&serde_json::to_string(&list).unwrap());
+    }
+
+    #[test]
+    fn token_ids_in_usual_formats_read_as_serde_json_reads_them(
+        list in spelling::ids(),
+        separator in prop::sample::select(vec![",", ", ", ",  ", " , "]),
+        mutations in spelling::mutations(),
+    ) {
+        let list = format!("[{}]", list.join(separator));
+        agree_anywhere(&list);
+        for tail in ["", TAIL] {
+            let mut bytes = format!("{list}{tail}").into_bytes();
+            mutations.iter().for_each(|mutation| mutation.apply(&mut bytes));
+            if bytes.first() == Some(&b'[') {
+                agree(&bytes, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn token_ids_from_any_start_are_equal_without_vector_instructions(list in spelling::ids(), start in any::<prop::sample::Index>()) {
+        let list = format!("[{}]", list.join(", "));
+        let at = start.index(list.len());
+        let [vector, portable] = IDS.map(|read| {
+            let mut got = vec![];
+            (read(list.as_bytes(), at, &mut got), got)
+        });
+        prop_assert_eq!(vector, portable);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Walks the structure of the lists: arrays of rows, rows of triples. Generic over the reader of a triple's numbers.
+//! Walks the structure of the lists: arrays of rows, rows of triples, arrays of ids. Generic over the readers of numbers.
 
 use super::{Malformed, lex, number};
 use crate::logprobs::Rows;
@@ -18,7 +18,14 @@ pub(super) trait TripleReader: Copy {
     fn numbers(self, bytes: &[u8], at: usize) -> Option<TripleNumbers>;
 }
 
-/// Has no fast path: the general reader reads every triple.
+/// A fast reader for ids in the usual formats.
+pub(super) trait IdReader: Copy {
+    /// Reads the ids from `at` on, where an element begins, while they are like `12,` or `12, `. Calls `each` with some of them at a time.
+    /// Returns the index where the next element begins.
+    fn run(self, bytes: &[u8], at: usize, each: impl FnMut(&[u32])) -> usize;
+}
+
+/// Reads ids eight bytes at a time. Has no fast path for triples: the general reader reads every triple.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
@@ -26,6 +33,20 @@ impl TripleReader for Portable {
     #[inline(always)]
     fn numbers(self, _: &[u8], _: usize) -> Option<TripleNumbers> {
         None
+    }
+}
+
+impl IdReader for Portable {
+    #[inline(always)]
+    fn run(self, bytes: &[u8], mut at: usize, mut each: impl FnMut(&[u32])) -> usize {
+        while let Some((id, length)) = number::short_integer(bytes, at)
+            && bytes.get(at + length) == Some(&b',')
+        {
+            each(&[id]);
+            at += length + 1;
+            at += usize::from(bytes.get(at) == Some(&b' '));
+        }
+        at
     }
 }
 
@@ -103,19 +124,18 @@ fn cut(bytes: &[u8], at: usize, keep: usize, out: &mut Vec<Range<usize>>) -> Res
 }
 
 /// See [`super::ids`].
-pub(super) fn ids(bytes: &[u8], at: usize, out: &mut Vec<u32>) -> Result<usize, Malformed> {
+#[inline(always)]
+pub(super) fn ids(
+    fast: impl IdReader,
+    bytes: &[u8],
+    at: usize,
+    mut each: impl FnMut(&[u32]),
+) -> Result<usize, Malformed> {
     let mut step = first(bytes, at);
-    while let ArrayStep::Element(mut at) = step {
-        // ids without white space between them, the common case
-        while let Some((id, length)) = number::short_integer(bytes, at)
-            && bytes.get(at + length) == Some(&b',')
-        {
-            out.push(id);
-            at += length + 1;
-        }
-        at = lex::blank(bytes, at);
+    while let ArrayStep::Element(at) = step {
+        let at = lex::blank(bytes, fast.run(bytes, at, &mut each));
         let (id, end) = number::integer(bytes, at)?;
-        out.push(id);
+        each(&[id]);
         step = next(bytes, end)?;
     }
     Ok(step.end())

@@ -77,6 +77,13 @@ fn triple(blank: &'static str) -> impl Strategy<Value = String> {
     (logprob(), id(), text()).prop_map(move |(logprob, id, text)| array(&[logprob, id, text], blank))
 }
 
+/// Ids of all lengths up to nine digits.
+pub(super) fn ids() -> impl Strategy<Value = Vec<String>> {
+    let id = (1..10_u32).prop_flat_map(|digits| 0..10_u32.pow(digits)).prop_map(|id| id.to_string());
+    let usual = (0..200_000_u32).prop_map(|id| id.to_string());
+    prop::collection::vec(prop_oneof![6 => usual, 1 => id], 0..100)
+}
+
 fn id() -> impl Strategy<Value = String> {
     prop_oneof![8 => 0..200_000u32, 1 => any::<u32>()].prop_map(|id| id.to_string())
 }
