@@ -12,15 +12,16 @@
 //! of tail tokens, each of which has at most `p_k`.
 
 mod approx;
-mod bounds;
+pub(crate) mod bounds;
 mod cpu;
 mod estimator;
 mod flags;
 mod head;
 mod kernel;
-pub(crate) mod report;
+mod lanes;
+mod report;
 pub(crate) mod rows;
-pub(crate) mod scratch;
+mod scratch;
 mod support;
 mod tail;
 

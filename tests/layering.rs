@@ -95,6 +95,7 @@ const UNSAFE: &[&str] = &[
     "src/logits/cuda/",
     "src/main.rs",
     "src/serve/connection/listener.rs",
+    "src/engine/sglang/flat/avx2.rs",
     "src/engine/sglang/scan/avx2.rs",
 ];
 

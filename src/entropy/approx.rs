@@ -7,6 +7,8 @@
 
 use std::f64::consts::LN_2;
 
+use super::lanes::Lanes;
+
 // ln 2 in two parts, the first with so few bits that its product with any exponent is exact.
 const LN2_HIGH_32: f32 = f32::from_bits(std::f32::consts::LN_2.to_bits() & 0xffff_c000);
 const LN2_LOW_32: f32 = (LN_2 - LN2_HIGH_32 as f64) as f32;
@@ -18,28 +20,34 @@ const ROUND_32: f32 = 12_582_912.0;
 const ROUND_64: f64 = 6_755_399_441_055_744.0;
 
 #[inline(always)]
-pub(super) fn mul_add_32<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if FMA { a.mul_add(b, c) } else { a * b + c }
-}
-
-#[inline(always)]
 pub(super) fn mul_add_64<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `e^x` for `x <= 1`, relative error below 2e-7; anything below -87 counts as -87 (1.6e-38).
+/// `e^x` for `x <= 1`, relative error below 2e-7; anything below -87 counts as -87 (1.6e-38). Several vectors at once, because
+/// each needs all constants, and those do not fit into the registers.
 #[inline(always)]
-pub(super) fn exp_32<const FMA: bool>(x: f32) -> f32 {
-    let x = if x < -87.0 { -87.0 } else { x };
-    let shifted = mul_add_32::<FMA>(x, std::f32::consts::LOG2_E, ROUND_32);
-    let exponent = shifted - ROUND_32;
-    let rest = mul_add_32::<FMA>(exponent, -LN2_HIGH_32, x);
-    let rest = mul_add_32::<FMA>(exponent, -LN2_LOW_32, rest);
-    let mut series = 1.0 / 5040.0;
-    for factorial in [720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {
-        series = mul_add_32::<FMA>(series, rest, 1.0 / factorial);
+pub(super) fn exp_32<M: Lanes, const N: usize>(machine: M, mut x: [M::Vector; N]) -> [M::Vector; N] {
+    let (log2_e, round) = (machine.splat(std::f32::consts::LOG2_E), machine.splat(ROUND_32));
+    let mut shifted = x;
+    for (x, shifted) in x.iter_mut().zip(&mut shifted) {
+        *x = machine.at_least(*x, -87.0);
+        *shifted = machine.mul_add(*x, log2_e, round);
+        let exponent = machine.add(*shifted, machine.splat(-ROUND_32));
+        *x = machine.mul_add(exponent, machine.splat(-LN2_HIGH_32), *x);
+        *x = machine.mul_add(exponent, machine.splat(-LN2_LOW_32), *x);
     }
-    f32::from_bits(series.to_bits().wrapping_add(shifted.to_bits() << 23))
+    let mut series = [machine.splat(1.0 / 5040.0); N];
+    for factorial in [720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {
+        let coefficient = machine.splat(1.0 / factorial);
+        for (series, rest) in series.iter_mut().zip(&x) {
+            *series = machine.mul_add(*series, *rest, coefficient);
+        }
+    }
+    for (series, shifted) in series.iter_mut().zip(&shifted) {
+        *series = machine.scale(*series, *shifted);
+    }
+    series
 }
 
 /// `(e^x, e^x - 1)`, both to a relative error below 1e-13 (1e-15 for small `x`); `x` is clamped to ±700.
@@ -80,6 +88,22 @@ pub(super) fn ln_64<const FMA: bool>(x: f64) -> f64 {
     ln_parts::<FMA>(mantissa - 1.0, exponent)
 }
 
+/// 2^52: adding it to a smaller number leaves the integer in the low bits.
+const INTEGER: f64 = 4_503_599_627_370_496.0;
+
+/// The floor of `x` in `0..2^51`, in arithmetic that every target can vectorize.
+#[inline(always)]
+pub(super) fn floor(x: f64) -> f64 {
+    let near = (x + INTEGER) - INTEGER;
+    if near > x { near - 1.0 } else { near }
+}
+
+/// An integer in `0..2^51` without a 64-bit conversion, which few vector units have.
+#[inline(always)]
+pub(super) fn low_bits(x: f64) -> u64 {
+    (x + INTEGER).to_bits() & 0x000f_ffff_ffff_ffff
+}
+
 /// `x = mantissa * 2^exponent` with the mantissa within a factor of about `sqrt 2` of one.
 #[inline(always)]
 fn split(x: f64) -> (f64, f64) {
@@ -107,6 +131,7 @@ fn ln_parts<const FMA: bool>(fraction: f64, exponent: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::kernel::Plain;
     use super::*;
 
     fn relative(got: f64, want: f64) -> f64 {
@@ -116,7 +141,8 @@ mod tests {
     fn sweep<const FMA: bool>() {
         for step in 0..200_000 {
             let x = 1.0 - step as f32 * 4.4e-4;
-            let error = relative(exp_32::<FMA>(x).into(), f64::from(x.max(-87.0)).exp());
+            let [[got, ..]] = exp_32(Plain::<FMA>, [[x; 8]]);
+            let error = relative(got.into(), f64::from(x.max(-87.0)).exp());
             assert!(error < 2e-7, "exp_32({x}) is off by {error:e}");
             let x = 700.0 - step as f64 * 7e-3;
             let (exp, m1) = exp_and_m1_64::<FMA>(x);

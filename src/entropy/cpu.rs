@@ -7,14 +7,19 @@
     )
 )]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 use std::cell::RefCell;
 
+use super::kernel::Steps;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{FIRST_LANES, LANES, Lanes};
 #[cfg(target_arch = "x86_64")]
 use super::rows::format::Half;
 #[cfg(target_arch = "x86_64")]
 use super::rows::kernel::Machine;
 use super::rows::kernel::Plain;
-use super::scratch::Scratch;
+use super::scratch::{Group, Scratch};
 use super::{Backend, Logits, RowStats, TokenStats, TopK, kernel, rows, tail};
 
 thread_local! {
@@ -25,13 +30,13 @@ thread_local! {
 /// of `out`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
-    lanes: Lanes,
+    lanes: InstructionSet,
 }
 
-/// An instruction set. Only [`Lanes::detect`] constructs the optional ones, so a value of this type
+/// An instruction set. Only [`InstructionSet::detect`] constructs the optional ones, so a value of this type
 /// proves that this machine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lanes {
+enum InstructionSet {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -46,13 +51,13 @@ impl Cpu {
     pub fn new() -> Cpu {
         // Built now, so that the first request does not wait for it.
         tail::Table::shared();
-        let lanes = Lanes::detect().last().unwrap_or(Lanes::Portable);
+        let lanes = InstructionSet::detect().last().unwrap_or(InstructionSet::Portable);
         Cpu { lanes }
     }
 
     /// A backend for each instruction set of this machine, narrowest first; for tests and benches.
     pub fn available() -> Vec<Cpu> {
-        Lanes::detect().map(|lanes| Cpu { lanes }).collect()
+        InstructionSet::detect().map(|lanes| Cpu { lanes }).collect()
     }
 }
 
@@ -65,49 +70,49 @@ impl Default for Cpu {
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
         match self.lanes {
-            Lanes::Portable => "cpu/portable",
+            InstructionSet::Portable => "cpu/portable",
             #[cfg(target_arch = "x86_64")]
-            Lanes::Avx2 => "cpu/avx2",
+            InstructionSet::Avx2 => "cpu/avx2",
             #[cfg(target_arch = "x86_64")]
-            Lanes::Avx512 => "cpu/avx512",
+            InstructionSet::Avx512 => "cpu/avx512",
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
-            Lanes::Neon => "cpu/neon",
+            InstructionSet::Neon => "cpu/neon",
         }
     }
 
     fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) {
         // Borrowed here and not inside: a closure would not get the instruction set of the functions below.
         SCRATCH.with_borrow_mut(|scratch| match self.lanes {
-            Lanes::Portable => portable(batch, scratch, out),
+            InstructionSet::Portable => kernel::run(Plain::<false>, batch, scratch, out),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `avx2` needs the features that `Lanes::detect` found before it made this.
-            Lanes::Avx2 => unsafe { avx2(batch, scratch, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `avx512` needs the features that `Lanes::detect` found before it made this.
-            Lanes::Avx512 => unsafe { avx512(batch, scratch, out) },
+            // Wider vectors save a tenth of this time on some processors and cost the whole reply more on others, whose clock slows down.
+            InstructionSet::Avx2 | InstructionSet::Avx512 => {
+                // SAFETY: `InstructionSet::detect` found the features before it made this.
+                kernel::run(unsafe { X86::here() }, batch, scratch, out);
+            }
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
-            Lanes::Neon => run::<true>(batch, scratch, out),
+            InstructionSet::Neon => kernel::run(Plain::<true>, batch, scratch, out),
         });
     }
 
     fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
         match self.lanes {
-            Lanes::Portable => rows::kernel::run(Plain::<false>, logits, out),
+            InstructionSet::Portable => rows::kernel::run(Plain::<false>, logits, out),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `rows_avx2` needs the features that `Lanes::detect` found before it made this.
-            Lanes::Avx2 => unsafe { rows_avx2(logits, out) },
+            // SAFETY: `rows_avx2` needs the features that `InstructionSet::detect` found before it made this.
+            InstructionSet::Avx2 => unsafe { rows_avx2(logits, out) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `rows_avx512` needs the features that `Lanes::detect` found before it made this.
-            Lanes::Avx512 => unsafe { rows_avx512(logits, out) },
+            // SAFETY: `rows_avx512` needs the features that `InstructionSet::detect` found before it made this.
+            InstructionSet::Avx512 => unsafe { rows_avx512(logits, out) },
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
-            Lanes::Neon => rows::kernel::run(Plain::<true>, logits, out),
+            InstructionSet::Neon => rows::kernel::run(Plain::<true>, logits, out),
         }
     }
 }
 
-impl Lanes {
+impl InstructionSet {
     /// The instruction sets of this machine, narrowest first.
-    fn detect() -> impl Iterator<Item = Lanes> {
+    fn detect() -> impl Iterator<Item = InstructionSet> {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
@@ -115,46 +120,66 @@ impl Lanes {
             && is_x86_feature_detected!("bmi2");
         let wider = [
             #[cfg(target_arch = "x86_64")]
-            avx2.then_some(Lanes::Avx2),
+            avx2.then_some(InstructionSet::Avx2),
             #[cfg(target_arch = "x86_64")]
             (avx2
                 && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq"))
-            .then_some(Lanes::Avx512),
+            .then_some(InstructionSet::Avx512),
             // Every 64-bit Arm target with a standard library has it, so it is known at build time.
             #[cfg(all(target_arch = "aarch64", target_feature = "neon"))]
-            Some(Lanes::Neon),
+            Some(InstructionSet::Neon),
             None,
         ];
-        std::iter::once(Lanes::Portable).chain(wider.into_iter().flatten())
+        std::iter::once(InstructionSet::Portable).chain(wider.into_iter().flatten())
     }
 }
 
-#[inline(always)]
-fn run<const FMA: bool>(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
-    if batch.stats {
-        kernel::run::<FMA, true>(batch, scratch, out);
-    } else {
-        kernel::run::<FMA, false>(batch, scratch, out);
+impl Steps for Plain<false> {
+    fn sum<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+        scratch.sum::<_, STATS>(self, group);
+    }
+
+    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+        scratch.bound::<false, STATS>(group);
     }
 }
 
-fn portable(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
-    run::<false>(batch, scratch, out);
+impl Steps for Plain<true> {
+    fn sum<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+        scratch.sum::<_, STATS>(self, group);
+    }
+
+    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+        scratch.bound::<true, STATS>(group);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn avx2(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
-    run::<true>(batch, scratch, out);
+impl Steps for X86 {
+    fn sum<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+        // SAFETY: only `X86::here` constructs `Self`, and its callers have `avx2` and `fma`.
+        unsafe { sum_avx2::<STATS>(scratch, group) }
+    }
+
+    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+        // SAFETY: only `X86::here` constructs `Self`, and its callers have `avx2` and `fma`.
+        unsafe { bound_avx2::<STATS>(scratch, group) }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-fn avx512(batch: &TopK<'_>, scratch: &mut Scratch, out: &mut Vec<TokenStats>) {
-    run::<true>(batch, scratch, out);
+#[target_feature(enable = "avx2,fma,bmi2")]
+fn sum_avx2<const STATS: bool>(scratch: &mut Scratch, group: &Group<'_>) {
+    scratch.sum::<_, STATS>(X86(()), group);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi2")]
+fn bound_avx2<const STATS: bool>(scratch: &mut Scratch, group: &Group<'_>) {
+    scratch.bound::<true, STATS>(group);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -195,8 +220,6 @@ impl Machine for X86 {
 
     #[inline(always)]
     fn fetch(self, bytes: &[u8]) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
         for line in bytes.chunks(64) {
             // SAFETY: every x86-64 machine has the instruction, and it has no observable effect.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
@@ -205,9 +228,95 @@ impl Machine for X86 {
 }
 
 #[cfg(target_arch = "x86_64")]
+impl Lanes for X86 {
+    type Vector = __m256;
+
+    #[inline(always)]
+    fn load(self, values: &[f32; LANES]) -> __m256 {
+        // SAFETY: the machine has `avx`, as for all methods here: only `X86::here` constructs `Self`. The array has as many bytes as are read.
+        unsafe { _mm256_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m256 {
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the machine has `fma`.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn at_least(self, a: __m256, least: f32) -> __m256 {
+        // The second operand is the result if one is NaN.
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_max_ps(_mm256_set1_ps(least), a) }
+    }
+
+    #[inline(always)]
+    fn scale(self, a: __m256, shifted: __m256) -> __m256 {
+        // SAFETY: the machine has `avx2`.
+        unsafe {
+            let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), exponent))
+        }
+    }
+
+    #[inline(always)]
+    fn rises(self, value: __m256, before: __m256) -> __m256 {
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_cmp_ps::<_CMP_NLE_UQ>(value, before) }
+    }
+
+    #[inline(always)]
+    fn either(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_or_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn first(self, a: __m256, count: usize) -> __m256 {
+        let mask = &FIRST_LANES[count.min(LANES)];
+        // SAFETY: the machine has `avx`. The array has as many bytes as are read.
+        unsafe { _mm256_and_ps(a, _mm256_loadu_ps(mask.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn any(self, a: __m256) -> bool {
+        // SAFETY: the machine has `avx`.
+        unsafe { _mm256_movemask_ps(a) != 0 }
+    }
+
+    #[inline(always)]
+    fn halves(self, a: __m256) -> [f64; 4] {
+        let mut sums = [0.0; 4];
+        // SAFETY: the machine has `avx`. The array has as many bytes as are written.
+        unsafe {
+            let (low, high) = (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            _mm256_storeu_pd(sums.as_mut_ptr(), _mm256_add_pd(_mm256_cvtps_pd(low), _mm256_cvtps_pd(high)));
+        }
+        sums
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "f16c")]
 fn widen_f16c(bytes: &[u8], values: &mut [f32]) {
-    use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps};
     use std::mem::transmute;
 
     let (bytes, last_bytes) = bytes.as_chunks::<16>();

@@ -45,6 +45,7 @@ impl Flags {
     }
 
     /// Whether the row has an entropy at all.
+    #[inline(always)]
     pub const fn is_measured(self) -> bool {
         self.0 & (Flags::NAN.0 | Flags::MISSING.0) == 0
     }
@@ -60,7 +61,7 @@ impl Flags {
     }
 
     /// The set with these [bits](Flags::bits).
-    #[cfg(feature = "cuda")]
+    #[inline(always)]
     pub(crate) const fn from_bits(bits: u8) -> Flags {
         Flags(bits)
     }

@@ -1,23 +1,11 @@
 //! Sums over the reported values of each row.
-//!
-//! The exponentials of a whole group of rows are computed in one loop over the flat values, which
-//! fills every lane for any row width. Only the additions are done row by row.
 
 use super::approx::exp_32;
-
-/// Values whose terms are buffered. They fit into the first-level cache; longer rows are processed
-/// in pieces.
-pub(super) const VALUES: usize = 1024;
-
-/// Independent partial sums of one row.
-const LANES: usize = 8;
+use super::lanes::{LANES, Lanes};
 
 /// Terms that are added in 32 bits before their sum is added in 64. A longer run would round away a
 /// long tail after a likely head: its terms are near the last bit of the sum, and equal terms round alike.
 const RUN: usize = 4 * LANES;
-
-/// One term per value, and the terms that a sum may read past the last one.
-type Column = [f32; VALUES + LANES];
 
 /// Sums over a row in descending order `l_1 >= .. >= l_k`, with `e_i = exp(l_i - shift)`. The first
 /// value is left out: added to its 1, the tail of a near-certain row would be lost to rounding.
@@ -33,98 +21,124 @@ pub(super) struct HeadSums {
     pub(super) logprobs: f64,
 }
 
-/// `exp(l)`, `l exp(l)` and `l^2 exp(l)` of a run of values.
-#[derive(Debug)]
-pub(super) struct Terms {
-    /// The start and the end of the run in the values of the batch.
-    from: usize,
-    until: usize,
-    mass: Column,
-    surprise: Column,
-    square: Column,
+/// A sum in four parts, which [`whole`] adds up. The parts of many rows are added at once.
+pub(super) type Parts = [f64; 4];
+
+/// [`HeadSums`] in parts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PartSums {
+    pub(super) mass: Parts,
+    pub(super) surprise: Parts,
+    pub(super) square: Parts,
+    pub(super) logprobs: Parts,
 }
 
 /// Whether a row that starts with `first` can be summed without a shift. Every row of a softmax can;
 /// other rows could exceed the range of `f32`.
 #[inline(always)]
 pub(super) fn in_range(first: f32) -> bool {
-    first > -40.0 && first < 1.0
+    (first > -40.0) & (first < 1.0)
 }
 
-/// The number of values that exceed the one before them or are NaN.
+/// The value before a run and the values of one, of which there may be fewer: those after the run are read but not added.
+type Run = [f32; RUN + 1];
+
+/// The sum that `parts` are of.
 #[inline(always)]
-pub(super) fn rises(values: &[f32]) -> u32 {
-    let after = values.get(1..).unwrap_or_default();
-    values.iter().zip(after).map(|(before, value)| 1 - u32::from(value <= before)).sum()
+pub(super) fn whole(parts: &Parts) -> f64 {
+    (parts[0] + parts[2]) + (parts[1] + parts[3])
 }
 
-impl Terms {
-    pub(super) const EMPTY: Terms = Terms {
-        from: 0,
-        until: 0,
-        mass: [0.0; VALUES + LANES],
-        surprise: [0.0; VALUES + LANES],
-        square: [0.0; VALUES + LANES],
-    };
-
-    /// Discards the last run, whose values may be those of another batch.
-    pub(super) fn clear(&mut self) {
-        (self.from, self.until) = (0, 0);
-    }
-
-    /// Computes the terms of `values[from..until]`, at most [`VALUES`] of them.
+impl PartSums {
+    /// The sums of the row `values[start..end]`, which is not empty, and whether it is in descending order without NaN. The
+    /// sums are only valid if it is, and if its first value is [`in_range`] and its last is not masked.
     #[inline(always)]
-    pub(super) fn fill<const FMA: bool, const STATS: bool>(&mut self, values: &[f32], from: usize, until: usize) {
-        (self.from, self.until) = (from, until);
-        let values = &values[from..until];
-        let terms = self.mass.iter_mut().zip(&mut self.surprise).zip(&mut self.square);
-        for (&value, ((mass, surprise), square)) in values.iter().zip(terms) {
-            let e = exp_32::<FMA>(value);
-            // Masked values are -inf or close to it. Their terms are not used, but computing them would
-            // be slow or give NaN.
-            let value = if value < -100.0 { -100.0 } else { value };
-            *mass = e;
-            *surprise = value * e;
-            if STATS {
-                *square = value * value * e;
-            }
-        }
-    }
-
-    /// Sums of the row `values[start..end]`, which is not empty, in order and [`in_range`]. A row that the
-    /// last run does not cover is computed in separate runs.
-    #[inline(always)]
-    pub(super) fn sum<const FMA: bool, const STATS: bool>(
-        &mut self,
+    pub(super) fn sorted<M: Lanes, const STATS: bool>(
+        machine: M,
         values: &[f32],
         start: usize,
         end: usize,
-    ) -> HeadSums {
-        let first = start + 1;
-        let logprobs = if STATS { total(values, first, end) } else { 0.0 };
-        if self.from <= start && end <= self.until {
-            return HeadSums { logprobs, ..self.piece::<STATS>(first, end) };
+    ) -> (PartSums, bool) {
+        if end - start <= RUN + 1 {
+            return PartSums::after::<M, STATS>(machine, values, start, end);
         }
-        let mut sums = HeadSums { logprobs, ..HeadSums::default() };
-        for from in (first..end).step_by(VALUES) {
-            let until = end.min(from + VALUES);
-            self.fill::<FMA, STATS>(values, from, until);
-            let piece = self.piece::<STATS>(from, until);
-            sums.mass += piece.mass;
-            sums.surprise += piece.surprise;
-            sums.square += piece.square;
+        let (mut sums, mut is_sorted) = (HeadSums::default(), true);
+        for start in (start..end - 1).step_by(RUN) {
+            let (run, run_is_sorted) = PartSums::after::<M, STATS>(machine, values, start, end.min(start + RUN + 1));
+            sums.mass += whole(&run.mass);
+            sums.surprise += whole(&run.surprise);
+            if STATS {
+                sums.square += whole(&run.square);
+                sums.logprobs += whole(&run.logprobs);
+            }
+            is_sorted &= run_is_sorted;
         }
-        sums
+        (sums.into(), is_sorted)
     }
 
+    /// [`Self::sorted`] for the values after `values[start]`, at most [`RUN`] of them.
     #[inline(always)]
-    fn piece<const STATS: bool>(&self, start: usize, end: usize) -> HeadSums {
-        let (start, end) = (start - self.from, end - self.from);
-        HeadSums {
-            mass: total(&self.mass, start, end),
-            surprise: total(&self.surprise, start, end),
-            square: if STATS { total(&self.square, start, end) } else { 0.0 },
-            logprobs: 0.0,
+    fn after<M: Lanes, const STATS: bool>(machine: M, values: &[f32], start: usize, end: usize) -> (PartSums, bool) {
+        let count = end - start - 1;
+        let mut copy;
+        let run = match values[start..].first_chunk() {
+            Some(run) => run,
+            None => {
+                copy = [0.0; RUN + 1];
+                copy[..=count].copy_from_slice(&values[start..end]);
+                &copy
+            }
+        };
+        match count.div_ceil(LANES) {
+            0 | 1 => PartSums::run::<M, STATS, 1>(machine, run, count),
+            2 => PartSums::run::<M, STATS, 2>(machine, run, count),
+            3 => PartSums::run::<M, STATS, 3>(machine, run, count),
+            _ => PartSums::run::<M, STATS, 4>(machine, run, count),
+        }
+    }
+
+    /// The sums of the first `count` values of a run, which fit into `N` vectors.
+    #[inline(always)]
+    fn run<M: Lanes, const STATS: bool, const N: usize>(machine: M, run: &Run, count: usize) -> (PartSums, bool) {
+        let chunk = |at: usize| run[at..].first_chunk().expect("a run has this many values");
+        let zero = machine.splat(0.0);
+        let mut values = [zero; N];
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = machine.load(chunk(LANES * at + 1));
+        }
+        let terms = exp_32(machine, values);
+        let (mut mass, mut surprise, mut square, mut logprobs, mut rises) = (zero, zero, zero, zero, zero);
+        for (at, (&value, &term)) in values.iter().zip(&terms).enumerate() {
+            let count = if at + 1 < N { LANES } else { count - LANES * at };
+            let first = |vector| if at + 1 < N { vector } else { machine.first(vector, count) };
+            // Masked values are -inf or close to it. Rows with them are not used, but their terms would be slow.
+            let finite = machine.at_least(value, -100.0);
+            mass = machine.add(mass, first(term));
+            surprise = machine.add(surprise, first(machine.mul(finite, term)));
+            if STATS {
+                square = machine.add(square, first(machine.mul(machine.mul(finite, finite), term)));
+                logprobs = machine.add(logprobs, first(value));
+            }
+            let before = machine.load(chunk(LANES * at));
+            rises = machine.either(rises, first(machine.rises(value, before)));
+        }
+        let mut sums =
+            PartSums { mass: machine.halves(mass), surprise: machine.halves(surprise), ..PartSums::default() };
+        if STATS {
+            (sums.square, sums.logprobs) = (machine.halves(square), machine.halves(logprobs));
+        }
+        (sums, !machine.any(rises))
+    }
+}
+
+impl From<HeadSums> for PartSums {
+    fn from(sums: HeadSums) -> PartSums {
+        let part = |sum| [sum, 0.0, 0.0, 0.0];
+        PartSums {
+            mass: part(sums.mass),
+            surprise: part(sums.surprise),
+            square: part(sums.square),
+            logprobs: part(sums.logprobs),
         }
     }
 }
@@ -143,36 +157,4 @@ impl HeadSums {
         }
         sums
     }
-}
-
-/// The sum of `terms[start..end]`, in 32-bit lanes with [few](RUN) terms each, so that the rounding error
-/// stays that of single terms. Terms after `end` may be read but are not added.
-#[inline(always)]
-pub(super) fn total(terms: &[f32], start: usize, end: usize) -> f64 {
-    let mut total = 0.0;
-    let mut at = start;
-    while at < end {
-        let stop = end.min(at + RUN);
-        let mut lanes = [0f32; LANES];
-        let (chunks, rest) = terms[at..stop].as_chunks::<LANES>();
-        for chunk in chunks {
-            for (lane, term) in lanes.iter_mut().zip(chunk) {
-                *lane += term;
-            }
-        }
-        if let Some(chunk) = terms[stop - rest.len()..].first_chunk::<LANES>() {
-            // A blend in registers; a loop over `rest` would wait for memory.
-            for lane in 0..LANES {
-                lanes[lane] += if (lane as u32) < rest.len() as u32 { chunk[lane] } else { 0.0 };
-            }
-        } else {
-            for (lane, term) in lanes.iter_mut().zip(rest) {
-                *lane += term;
-            }
-        }
-        at = stop;
-        let [a, b, c, d, e, f, g, h] = lanes.map(f64::from);
-        total += ((a + e) + (c + g)) + ((b + f) + (d + h));
-    }
-    total
 }

@@ -1,69 +1,40 @@
-//! Computes the statistics of one row from the columns of its group.
+//! The statistics of one row, from the columns of its group.
 
+use super::bounds::ROWS;
 use super::scratch::Scratch;
-use super::tail::Table;
-use super::{Flags, MASKED, TokenStats};
+use super::{Flags, TokenStats};
 
 impl Scratch {
-    /// The statistics of the row at `slot`. `bounded` is true if the vocabulary size is known.
+    /// The statistics of the row at `slot`.
     #[inline(always)]
-    pub(crate) fn report<const STATS: bool>(&self, slot: usize, table: &Table, bounded: bool) -> TokenStats {
-        let (note, found) = (&self.notes[slot], &self.found);
-        let surprisal = surprisal(note.chosen);
-        if !note.flags.is_measured() {
-            return TokenStats { surprisal, ..TokenStats::unmeasured(note.flags) };
-        }
-        let mut flags = note.flags;
-        let (residual, error) = (found.residual[slot], found.error[slot]);
-        let outside_row = found.outside_row[slot];
-        let too_much = residual < -error;
-        let too_little = residual > found.cap[slot] + error;
-        // The residual of a whole row is only the rounding of its sum, of either sign.
-        let negative = if note.whole { too_much } else { residual < 0.0 };
-        flags |= Flags::NEGATIVE_RESIDUAL.when(negative) | Flags::INCONSISTENT.when(too_much | too_little);
-
-        let renormalized = found.renormalized[slot];
-        let (mut lower, mut upper) = (found.lower[slot], found.upper[slot]);
-        let mass = found.estimate_mass[slot];
-        let excess = table.excess(found.x[slot], found.ln_x[slot], note.quantile);
-        let estimate = found.truncated[slot] + mass * (excess - self.known.last[slot]);
-        let mut estimate = estimate.max(lower).min(upper);
-        let mut tail_mass = outside_row.max(0.0);
-        if note.whole {
-            (lower, estimate, upper) = (renormalized, renormalized, renormalized);
-            tail_mass = 0.0;
-        } else if !bounded {
-            (estimate, upper) = (f64::NAN, f64::NAN);
+    pub(crate) fn report<const STATS: bool>(&self, slot: usize) -> TokenStats {
+        let slot = slot % ROWS;
+        let (known, found) = (&self.known, &self.found);
+        let surprisal = found.surprisal[slot];
+        let flags = Flags::from_bits(known.flags[slot] as u8);
+        if !flags.is_measured() {
+            return TokenStats { surprisal, ..TokenStats::unmeasured(flags) };
         }
         let mut stats = TokenStats {
-            renormalized: renormalized as f32,
-            lower: lower as f32,
-            upper: upper as f32,
-            estimate: estimate as f32,
-            tail_mass: tail_mass as f32,
+            renormalized: found.renormalized[slot],
+            lower: found.lower[slot],
+            upper: found.upper[slot],
+            estimate: found.estimate[slot],
+            tail_mass: found.tail_mass[slot],
             surprisal,
-            ..TokenStats::unmeasured(flags)
+            ..TokenStats::unmeasured(Flags::from_bits(found.flags[slot] as u8))
         };
         if STATS {
-            stats.varentropy = found.varentropy[slot] as f32;
+            let note = &self.notes[slot];
+            stats.varentropy = found.varentropy[slot];
             stats.confidence = note.confidence;
             stats.rank = note.rank;
-            stats.margin = match (note.k, note.whole) {
-                (1, true) => self.known.first[slot].exp() as f32,
+            stats.margin = match (note.k, known.tail[slot] == 0.0) {
+                (1, true) => f64::from(known.first[slot]).exp() as f32,
                 (1, false) => f32::NAN,
-                _ => found.margin[slot] as f32,
+                _ => found.margin[slot],
             };
         }
-        stats.checked()
-    }
-}
-
-#[inline(always)]
-pub(crate) fn surprisal(chosen: f32) -> f32 {
-    match chosen {
-        f32::INFINITY => f32::NAN,
-        masked if masked <= MASKED => f32::INFINITY,
-        // Not `-l`: a certain token has surprisal 0, not -0.
-        known => 0.0 - known,
+        stats
     }
 }

@@ -1,205 +1,185 @@
-//! The reusable memory of one thread: the values, sums and bounds of a group of rows.
+//! The reusable memory of one thread: the sums and bounds of a group of rows.
 
-use super::bounds::{ROWS, RowBounds, RowSums};
-use super::head::{self, HeadSums, Terms, VALUES};
+use std::ops::Range;
+
+use super::bounds::{self, ROWS, RowBounds, RowSums};
+use super::head::{self, HeadSums, PartSums, whole};
+use super::lanes::Lanes;
 use super::tail::Cut;
 use super::{Flags, MASKED};
 
-/// Rounding to bfloat16 changes `l` by up to `2^-8 |l|`, so the mass by that share of the head's
-/// entropy. A tenth is added for higher-order terms.
-const BF16_ERROR: f64 = 1.1 / 256.0;
+/// The upper bound of an unknown vocabulary size.
+const LARGEST_VOCAB: u64 = 1 << 32;
 
 /// Everything a thread reuses from batch to batch.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    terms: Terms,
     pub(super) known: RowSums,
     pub(super) found: RowBounds,
+    /// Filled in with statistics only.
     pub(super) notes: [RowNote; ROWS],
+    /// The last one that was computed.
     cut: Cut,
+    /// The width of the rows whose tail all columns have, those of `cut`; 0 if they differ.
+    width: usize,
     tidied: Vec<f32>,
 }
 
-/// One row, `values[start..end]`, and its sampled token's logprob or NaN.
+/// Consecutive rows of a batch, at most [`ROWS`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ScratchRow<'a> {
+pub(super) struct Group<'a> {
+    /// The values of the batch.
     pub(super) values: &'a [f32],
+    /// Where the first row starts, and one past the last value of each row.
     pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) chosen: f32,
+    pub(super) ends: &'a [usize],
+    /// The logprobs of the sampled tokens; the last ones may be missing.
+    pub(super) chosen: &'a [f32],
+    pub(super) vocab: Option<u32>,
 }
 
-/// The data of a row besides the columns.
+/// The statistics of a row that are not computed in columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowNote {
-    pub(super) flags: Flags,
-    /// The row is the whole distribution: its renormalised entropy is the entropy.
-    pub(super) whole: bool,
     /// Values that are not masked.
     pub(super) k: usize,
-    pub(super) chosen: f32,
     pub(super) rank: u32,
     pub(super) confidence: f32,
-    /// `t` of the log-normal tail.
-    pub(super) quantile: f64,
 }
 
 impl Scratch {
     pub(super) fn new() -> Scratch {
         Scratch {
-            terms: Terms::EMPTY,
             known: RowSums::EMPTY,
             found: RowBounds::EMPTY,
-            notes: [RowNote::EMPTY; ROWS],
+            notes: [RowNote { k: 0, rank: 0, confidence: f32::NAN }; ROWS],
             cut: Cut::EMPTY,
+            width: 0,
             tidied: Vec::new(),
         }
     }
 
-    /// Prepares a group of rows. Returns whether all of them are in descending order.
+    /// Computes the sums of a group.
     #[inline(always)]
-    pub(super) fn open<const FMA: bool, const STATS: bool>(
-        &mut self,
-        values: &[f32],
-        start: usize,
-        ends: &[usize],
-    ) -> bool {
-        let until = ends[ends.len() - 1];
-        if until - start <= VALUES {
-            self.terms.fill::<FMA, STATS>(values, start, until);
-        } else {
-            self.terms.clear();
+    pub(super) fn sum<M: Lanes, const STATS: bool>(&mut self, machine: M, group: &Group<'_>) {
+        let Group { values, mut start, ends, chosen, vocab } = *group;
+        let vocab = vocab.map_or(LARGEST_VOCAB, u64::from);
+        let ends = &ends[..ends.len().min(ROWS)];
+        let known = chosen.len().min(ends.len());
+        self.known.chosen[..known].copy_from_slice(&chosen[..known]);
+        self.known.chosen[known..].fill(f32::NAN);
+        if self.width != self.cut.k || self.cut.vocab != vocab {
+            self.width = if self.cut.vocab == vocab { self.cut.k } else { 0 };
+            self.known.set_tail(0..ROWS, self.cut.vocab - self.cut.k as u64, &self.cut);
         }
-        // One count over all values, minus the rises from one row to the next.
-        let mut between = 0;
-        let mut before = start;
-        for &end in ends {
-            if before > start && end > before {
-                between += head::rises(&values[before - 1..=before]);
-            }
-            before = end;
+        for (slot, &end) in ends.iter().enumerate() {
+            self.take::<M, STATS>(machine, slot, values, start..end, vocab);
+            start = end;
         }
-        head::rises(&values[start..until]) == between
     }
 
-    /// Adds one row at `slot`.
+    /// Computes the numbers of a group from its sums.
     #[inline(always)]
-    pub(super) fn take<const FMA: bool, const STATS: bool>(
+    pub(super) fn bound<const FMA: bool, const STATS: bool>(&mut self, group: &Group<'_>) {
+        let rows = group.ends.len();
+        bounds::find::<FMA, STATS>(rows, &self.known, &mut self.found, group.vocab.is_some());
+    }
+
+    /// Adds the row `values[start..end]` at `slot`.
+    #[inline(always)]
+    fn take<M: Lanes, const STATS: bool>(
         &mut self,
+        machine: M,
         slot: usize,
-        row: ScratchRow<'_>,
+        values: &[f32],
+        range: Range<usize>,
         vocab: u64,
-        sorted: bool,
     ) {
-        let ScratchRow { values, start, mut end, chosen } = row;
-        let mut flags = Flags::empty();
-        let plain = start < end && head::in_range(values[start]) && (sorted || head::rises(&values[start..end]) == 0);
-        if !plain {
-            self.take_odd::<STATS>(slot, row, vocab);
-            return;
+        let row = &values[range.clone()];
+        if let (Some(&first), Some(&last)) = (row.first(), row.last())
+            && head::in_range(first)
+        {
+            let k = if last > MASKED { row.len() } else { unmasked(row) };
+            let (sums, is_sorted) = PartSums::sorted::<M, STATS>(machine, values, range.start, range.start + k);
+            if is_sorted {
+                if k == self.width && k == row.len() && !may_be_bf16(last) {
+                    self.known.set::<STATS>(slot, row, &sums, Flags::empty());
+                } else {
+                    self.enter::<STATS>(slot, &row[..k], vocab, &sums, Flags::MASKED.when(k < row.len()));
+                }
+                if STATS {
+                    self.note(slot, &row[..k], &sums);
+                }
+                return;
+            }
         }
-        if values[end - 1] <= MASKED {
-            flags = Flags::MASKED;
-            end = start + values[start..end].partition_point(|value| *value > MASKED);
-        }
-        let sums = self.terms.sum::<FMA, STATS>(values, start, end);
-        self.enter::<STATS>(slot, &values[start..end], chosen, vocab, sums, flags);
+        self.take_odd::<STATS>(slot, row, vocab);
     }
 
     /// Adds a row that is out of order or out of range, or marks it as not measurable.
     #[cold]
     #[inline(never)]
-    fn take_odd<const STATS: bool>(&mut self, slot: usize, row: ScratchRow<'_>, vocab: u64) {
+    fn take_odd<const STATS: bool>(&mut self, slot: usize, row: &[f32], vocab: u64) {
         let mut tidied = std::mem::take(&mut self.tidied);
-        match tidy(&row.values[row.start..row.end], &mut tidied) {
+        match tidy(row, &mut tidied) {
             Ok(flags) => {
                 let first = tidied[0];
                 let shift = if head::in_range(first) { 0.0 } else { first };
-                let sums = HeadSums::plain(&tidied, shift);
-                self.enter::<STATS>(slot, &tidied, row.chosen, vocab, sums, flags);
+                let sums = HeadSums::plain(&tidied, shift).into();
+                self.enter::<STATS>(slot, &tidied, vocab, &sums, flags);
+                if STATS {
+                    self.note(slot, &tidied, &sums);
+                }
             }
             // The columns keep the values of an earlier row, which are not read.
-            Err(flags) => self.notes[slot] = RowNote { flags, chosen: row.chosen, ..RowNote::EMPTY },
+            Err(flags) => self.known.flags[slot] = flags.bits().into(),
         }
         self.tidied = tidied;
     }
 
-    /// Adds a row that is in descending order and has no masked values.
-    #[inline(always)]
-    fn enter<const STATS: bool>(
-        &mut self,
-        slot: usize,
-        row: &[f32],
-        chosen: f32,
-        vocab: u64,
-        sums: HeadSums,
-        mut flags: Flags,
-    ) {
+    /// Adds a row that is in descending order and has no masked values, and may be of another width than those before it.
+    #[inline(never)]
+    fn enter<const STATS: bool>(&mut self, slot: usize, row: &[f32], vocab: u64, sums: &PartSums, flags: Flags) {
         let k = row.len();
-        let (first, last) = (row[0], row[k - 1]);
-        let known_chosen = chosen > MASKED && chosen < f32::INFINITY;
-        let outside = known_chosen && chosen < last;
-        let bf16 = is_bf16(row);
-        let mut tail = vocab.saturating_sub(k as u64);
-        if flags.contains(Flags::MASKED) {
-            tail = 0;
-        }
-        let whole = tail == 0;
-        let moved = outside && !whole;
-        tail -= u64::from(moved);
-        flags |= Flags::BF16.when(bf16)
-            | Flags::CHOSEN_OUTSIDE.when(outside)
-            | Flags::INCONSISTENT.when((k as u64) > vocab || (outside && whole) || lacks_first(chosen, first));
+        let tail = if flags.contains(Flags::MASKED) { 0 } else { vocab.saturating_sub(k as u64) };
         // A row without a tail does not use it, and must not replace that of the rows between such rows.
-        if !whole && (self.cut.k != k || self.cut.vocab != vocab) {
+        if tail > 0 && (self.cut.k != k || self.cut.vocab != vocab) {
             self.cut = Cut::new(k, vocab);
         }
+        let bf16 = Flags::BF16.when(is_bf16(row));
+        self.known.set::<STATS>(slot, row, sums, flags | bf16 | Flags::INCONSISTENT.when((k as u64) > vocab));
+        self.known.set_tail(slot..slot + 1, tail, &self.cut);
+        self.width = 0;
+    }
 
-        let known = &mut self.known;
-        known.first[slot] = first.into();
-        known.last[slot] = last.into();
-        known.mass[slot] = sums.mass;
-        known.surprise[slot] = sums.surprise;
-        known.shifted[slot] = if head::in_range(first) { 0.0 } else { 1.0 };
-        known.chosen[slot] = if moved { chosen.into() } else { 0.0 };
-        known.outside[slot] = if moved { 1.0 } else { 0.0 };
-        known.relative_error[slot] = if bf16 { BF16_ERROR } else { 0.0 };
-        known.tail[slot] = tail as f64;
-        known.length[slot] = self.cut.length;
-
-        let note = &mut self.notes[slot];
-        (note.flags, note.whole, note.k) = (flags, whole, k);
-        (note.chosen, note.quantile) = (chosen, self.cut.quantile);
-        if STATS {
-            known.square[slot] = sums.square;
-            known.second[slot] = row[usize::from(k > 1)].into();
-            note.confidence = (-(f64::from(first) + sums.logprobs) / k as f64) as f32;
-            // Most sampled tokens are among the first few.
-            let above = row.iter().take_while(|value| **value > chosen).count();
-            note.rank = if known_chosen && !outside { above as u32 + 1 } else { 0 };
-        }
+    /// Computes the statistics that are not computed in columns.
+    #[inline(always)]
+    fn note(&mut self, slot: usize, row: &[f32], sums: &PartSums) {
+        let (k, chosen) = (row.len(), self.known.chosen[slot]);
+        let confidence = (-(f64::from(row[0]) + whole(&sums.logprobs)) / k as f64) as f32;
+        // Most sampled tokens are among the first few.
+        let above = row.iter().take_while(|value| **value > chosen).count();
+        let is_inside = chosen >= row[k - 1] && chosen < f32::INFINITY;
+        self.notes[slot] = RowNote { k, rank: if is_inside { above as u32 + 1 } else { 0 }, confidence };
     }
 }
 
-impl RowNote {
-    const EMPTY: RowNote = RowNote {
-        flags: Flags::MISSING,
-        whole: false,
-        k: 0,
-        chosen: f32::NAN,
-        rank: 0,
-        confidence: f32::NAN,
-        quantile: 0.0,
-    };
+/// The number of values before the masked ones at the end of a row.
+#[cold]
+fn unmasked(row: &[f32]) -> usize {
+    row.iter().rposition(|value| *value > MASKED || value.is_nan()).map_or(0, |at| at + 1)
+}
+
+/// Whether a row may hold bfloat16 values by its last one, which suffices for nearly every row of another type.
+#[inline(always)]
+fn may_be_bf16(last: f32) -> bool {
+    last.to_bits() & 0xffff == 0
 }
 
 /// Whether every value has the 16 low bits of a bfloat16; exact zeros alone are no evidence.
 #[inline(always)]
 fn is_bf16(row: &[f32]) -> bool {
-    // The last value suffices for nearly every row of another type.
-    row[row.len() - 1].to_bits() & 0xffff == 0
-        && row.iter().all(|value| value.to_bits() & 0xffff == 0)
-        && row.iter().any(|value| *value != 0.0)
+    row.iter().all(|value| value.to_bits() & 0xffff == 0) && row.iter().any(|value| *value != 0.0)
 }
 
 /// Copies a row without its masked values into `tidied`, in descending order, and returns its
@@ -214,13 +194,4 @@ fn tidy(row: &[f32], tidied: &mut Vec<f32>) -> Result<Flags, Flags> {
     tidied.sort_unstable_by(|a, b| b.total_cmp(a));
     let flags = Flags::MASKED.when(tidied.len() < row.len());
     if tidied.is_empty() { Err(flags | Flags::MISSING) } else { Ok(flags) }
-}
-
-/// The most by which a sampled token may exceed the first value of its row, in nats. Above it, the row lacks the likeliest token.
-const ABOVE_FIRST: f32 = 1e-3;
-
-/// Whether the row lacks the likeliest token: the sampled one is above its first value.
-#[inline(always)]
-pub(crate) fn lacks_first(chosen: f32, first: f32) -> bool {
-    chosen < f32::INFINITY && chosen > first + ABOVE_FIRST
 }

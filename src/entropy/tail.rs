@@ -19,18 +19,35 @@
 
 use std::sync::LazyLock;
 
+use super::approx::{floor, low_bits};
+
 const KNOTS: usize = 512;
 /// The least tabulated `x`. Below it, the series of `F` has an error of less than `t x^3 < 5e-8`.
 const STEEPEST: f64 = 1.0 / 512.0;
 /// The greatest tabulated `ln x`. For one token of a vocabulary of 32 bits, `ln M(t)` is 20.3.
 const FLATTEST: f64 = 21.0;
 
+/// The number of intervals between the knots.
+const INTERVALS: usize = KNOTS - 1;
+
 /// `A` and `-z A` over `ln x`, as cubics through values and slopes at even steps.
 #[derive(Debug)]
 pub(super) struct Table {
     first: f64,
     steps_per_unit: f64,
-    knots: Vec<TableKnot>,
+    cubics: Box<[Cubics; INTERVALS]>,
+}
+
+/// The coefficients of both cubics on one interval, lowest power first.
+type Cubics = [[f64; 2]; 4];
+
+/// The interval of the table that has an `ln x`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TablePlace {
+    /// The index of the interval; any number for an `x` below the table.
+    pub(super) index: u64,
+    /// The position in the interval, from 0 to 1; negative for an `x` below the table.
+    pub(super) position: f64,
 }
 
 /// Where rows of one width cut the Gaussian.
@@ -64,7 +81,7 @@ impl Table {
         let first = STEEPEST.ln();
         let step = (FLATTEST - first) / (KNOTS - 1) as f64;
         let mut z = -1.0 / STEEPEST;
-        let knots = (0..KNOTS).map(|index| {
+        let mut knot = |index: usize| {
             let target = first + step * index as f64;
             // Newton from the knot before; d(ln M)/dz = A.
             for _ in 0..4 {
@@ -72,25 +89,44 @@ impl Table {
                 z += (target - ratio.ln()) / (z + 1.0 / ratio);
             }
             TableKnot::at(z, step)
-        });
-        Table { first, steps_per_unit: 1.0 / step, knots: knots.collect() }
+        };
+        let mut cubics = Box::new([Cubics::default(); INTERVALS]);
+        let mut left = knot(0);
+        for (index, cubics) in cubics.iter_mut().enumerate() {
+            let right = knot(index + 1);
+            let excess = cubic([left.excess, left.excess_slope, right.excess, right.excess_slope]);
+            let factor = cubic([left.factor, left.factor_slope, right.factor, right.factor_slope]);
+            *cubics = std::array::from_fn(|power| [excess[power], factor[power]]);
+            left = right;
+        }
+        Table { first, steps_per_unit: 1.0 / step, cubics }
     }
 
-    /// `F`: the mean surprisal of the tail in excess of `-l_k`, in nats, given `x`, `ln x` and `t`.
+    /// The interval of an `ln x`.
     #[inline(always)]
-    pub(super) fn excess(&self, x: f64, ln_x: f64, quantile: f64) -> f64 {
+    pub(super) fn place(&self, ln_x: f64) -> TablePlace {
+        const LAST: f64 = (INTERVALS - 1) as f64;
         let place = (ln_x - self.first) * self.steps_per_unit;
-        if place < 0.0 {
+        let index = floor(place);
+        let index = if index < LAST { index } else { LAST };
+        let within = place - index;
+        let within = if within < 1.0 { within } else { 1.0 };
+        TablePlace { index: low_bits(index), position: if place < 0.0 { place } else { within } }
+    }
+
+    /// `F`: the mean surprisal of the tail in excess of `-l_k`, in nats, given `x`, the place of `ln x`, and `t`.
+    #[inline(always)]
+    pub(super) fn excess(&self, x: f64, place: TablePlace, quantile: f64) -> f64 {
+        let TablePlace { index, position } = place;
+        if position < 0.0 {
             return 1.0 + x * (quantile - 2.0 * x);
         }
-        let index = (place as usize).min(KNOTS - 2);
-        let Some([left, right]) = self.knots[index..].first_chunk() else {
-            return f64::NAN;
-        };
-        let u = (place - index as f64).min(1.0);
-        let excess = cubic(u, [left.excess, left.excess_slope, right.excess, right.excess_slope]);
-        let factor = cubic(u, [left.factor, left.factor_slope, right.factor, right.factor_slope]);
-        excess + quantile * factor
+        let [one, two, three, four] = &self.cubics[(index as usize).min(INTERVALS - 1)];
+        let mut values = [0.0; 2];
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = one[at] + position * (two[at] + position * (three[at] + position * four[at]));
+        }
+        values[0] + quantile * values[1]
     }
 }
 
@@ -153,12 +189,11 @@ fn quantile(probability: f64) -> f64 {
     z
 }
 
-/// The cubic on `0..1` with the given value and slope at either end.
-#[inline(always)]
-fn cubic(u: f64, [from, from_slope, to, to_slope]: [f64; 4]) -> f64 {
+/// The coefficients of the cubic on `0..1` with the given value and slope at either end.
+fn cubic([from, from_slope, to, to_slope]: [f64; 4]) -> [f64; 4] {
     let rise = to - from;
     let bend = from_slope + to_slope - 2.0 * rise;
-    from + u * (from_slope + u * ((rise - from_slope - bend) + u * bend))
+    [from, from_slope, rise - from_slope - bend, bend]
 }
 
 #[cfg(test)]
@@ -197,7 +232,7 @@ mod tests {
             for s in [1e-3, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0] {
                 let (ratio, excess) = tail(k, vocab, cut.quantile, s);
                 let x = ratio / cut.length;
-                let error = table.excess(x, x.ln(), cut.quantile) - excess;
+                let error = table.excess(x, table.place(x.ln()), cut.quantile) - excess;
                 assert!(error.abs() < 1e-7, "k = {k}, V = {vocab}, s = {s}: {excess} is off by {error:e}");
             }
         }
@@ -209,10 +244,10 @@ mod tests {
         for (k, vocab) in [(1, 1 << 32), (5, 50_000), (20, 151_936), (999, 1000)] {
             let Cut { quantile, length, .. } = Cut::new(k, vocab);
             let flat = (vocab - k as u64) as f64 / length;
-            let excess = table.excess(flat, flat.ln(), quantile);
+            let excess = table.excess(flat, table.place(flat.ln()), quantile);
             assert!(excess.abs() < 1e-7, "a flat tail of {k} of {vocab} has {excess:e}");
             for x in [0.0, 1e-300, 1e-9] {
-                let excess = table.excess(x, f64::max(x, 1e-300).ln(), quantile);
+                let excess = table.excess(x, table.place(f64::max(x, 1e-300).ln()), quantile);
                 assert!((excess - 1.0).abs() < 1e-7, "an endless spread of {k} of {vocab} has {excess}");
             }
         }
@@ -222,7 +257,8 @@ mod tests {
     fn series_and_table_agree() {
         let (below, above) = (STEEPEST * (1.0 - 1e-9), STEEPEST * (1.0 + 1e-9));
         for quantile in [-4.0, 0.0, 6.3] {
-            let [below, above] = [below, above].map(|x| Table::shared().excess(x, x.ln(), quantile));
+            let table = Table::shared();
+            let [below, above] = [below, above].map(|x| table.excess(x, table.place(x.ln()), quantile));
             assert!((below - above).abs() < 1e-7, "{below} {above}");
         }
     }

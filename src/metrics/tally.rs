@@ -48,7 +48,8 @@ impl BatchCounts {
             *value = if is_finite { *value } else { f32::NAN };
         }
         self.finite += u64::from(finite);
-        for (count, edge) in self.above.iter_mut().zip(edges) {
+        // no finite value is above an unused edge
+        for (count, edge) in self.above.iter_mut().zip(edges).take_while(|(_, edge)| **edge < f32::INFINITY) {
             *count += u64::from(block.iter().map(|value| u32::from(*value > *edge)).sum::<u32>());
         }
     }

@@ -1,5 +1,8 @@
 //! The flat forms of top logprobs in 0.5.23: one list of values and one of ids, plain or in base64, with a shape.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 use std::ops::Range;
 
 use base64_simd::AsOut;
@@ -137,8 +140,18 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
     Ok(true)
 }
 
-/// Decodes the base64 text of little-endian floats into `target`, block by block. `None` if the text is not valid or has another length.
+/// Decodes the base64 text of little-endian floats into `target`. `None` if the text is not valid or has another length.
 fn decode_floats(text: &[u8], target: &mut [f32]) -> Option<()> {
+    #[cfg(target_arch = "x86_64")]
+    let decoded = avx2::decode(text, target).unwrap_or(0);
+    #[cfg(not(target_arch = "x86_64"))]
+    let decoded = 0;
+    // three floats are 16 characters, and the other decoder ends at such a place
+    decode_blocks(&text[decoded / 3 * 16..], &mut target[decoded..])
+}
+
+/// [`decode_floats`], block by block.
+fn decode_blocks(text: &[u8], target: &mut [f32]) -> Option<()> {
     let mut buffer = [0; BLOCK * 4];
     let mut blocks = text.chunks(BLOCK_TEXT);
     for values in target.chunks_mut(BLOCK) {

@@ -71,11 +71,19 @@ impl Capture {
         let by_rows = self.by_rows();
         let sequence = &mut self.sequences[index];
         let vocab = self.vocab.map_or(usize::MAX, |vocab| vocab as usize);
-        for (row, stats) in numbers.rows.iter().zip(&self.stats) {
-            sequence.width = sequence.width.max(row.len());
-            sequence.exact &= row.len() >= vocab && stats.flags.is_measured();
+        let (mut start, mut least) = (0, usize::MAX);
+        for &end in numbers.rows.ends().iter().take(self.stats.len()) {
+            sequence.width = sequence.width.max(end - start);
+            least = least.min(end - start);
+            start = end;
         }
-        self.values.extend(self.stats.iter().map(|stats| by_rows.value(stats)));
+        sequence.exact &= least >= vocab && self.stats.iter().all(|stats| stats.flags.is_measured());
+        let values = &mut self.values;
+        match by_rows {
+            // the usual one, in a loop without other cases
+            Estimator::Estimate => values.extend(self.stats.iter().map(|stats| stats.estimate)),
+            other => values.extend(self.stats.iter().map(|stats| other.value(stats))),
+        }
     }
 
     /// Fills `values` from the engine's exact values, and from the rows where the plugin reported none.

@@ -13,7 +13,7 @@ use super::driver::Unavailable;
 use super::health::DRIVER_TIMEOUT;
 use super::lane::{POLL_INTERVAL, SPIN_TIME};
 use super::{Cuda, NAME};
-use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, report, scratch};
+use crate::entropy::{Backend, Cpu, Flags, Logits, RowStats, TokenStats, TopK, bounds};
 use crate::logits::slices::{Measured, SLOT_BYTES, SliceShape, SlotJob, SlotLayout, TEMPERATURES};
 
 impl Cuda {
@@ -149,7 +149,7 @@ fn stats(batch: &TopK<'_>, row: usize, numbers: &TopKOut) -> TokenStats {
     let wanted = |number: f32| if batch.stats { number } else { f32::NAN };
     let flags = Flags::from_bits(numbers.flags as u8);
     let first = batch.rows.row(row).iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let lacks_first = flags.is_measured() && scratch::lacks_first(chosen, first);
+    let lacks_first = flags.is_measured() && bounds::lacks_first(chosen, first);
     let stats = TokenStats {
         renormalized: numbers.renormalized,
         lower: numbers.lower,
@@ -159,7 +159,7 @@ fn stats(batch: &TopK<'_>, row: usize, numbers: &TopKOut) -> TokenStats {
         varentropy: wanted(numbers.varentropy),
         margin: wanted(numbers.margin),
         confidence: wanted(numbers.confidence),
-        surprisal: report::surprisal(chosen),
+        surprisal: bounds::surprisal(chosen),
         rank: if batch.stats { numbers.rank } else { 0 },
         flags: flags | Flags::INCONSISTENT.when(lacks_first),
     };
