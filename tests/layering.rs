@@ -68,7 +68,6 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("redis", &["src/session/ledger/valkey.rs", "src/session/ledger/valkey/"]),
     ("crc32c", &["src/session/ledger/"]),
     ("fs4", &["src/session/ledger/log/directory.rs"]),
-    ("mimalloc", &["src/main.rs"]),
     ("libmimalloc_sys", &["src/main.rs"]),
     ("arrow_array", &["src/export/columnar.rs", "src/export/columnar/", "src/export/parquet.rs"]),
     ("arrow_buffer", &["src/export/columnar/"]),
