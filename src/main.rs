@@ -11,8 +11,8 @@ use tokentap::config::{self, Command, Invalid};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// mimalloc. The crate of this name passes every alignment to mimalloc, which then allocates more than the size, unless that is a power of two:
-/// a block took 105 instructions instead of 35.
+/// mimalloc. The crate of this name passes every alignment to mimalloc, which then may allocate more than the size, unless that is a power of
+/// two: a block took 83 instructions instead of 62, freeing it included.
 struct MiMalloc;
 
 /// The alignment of every block of at least as many bytes. A shorter block is aligned to 8 bytes, the size of the largest value in it.
