@@ -106,8 +106,8 @@ fn float(out: &mut Vec<u8>, value: Option<f64>) {
     }
 }
 
-/// The expected length of `entropy_info` in bytes, with its name.
-const INFO_LENGTH: usize = 224;
+/// The expected length of `entropy_info` in bytes.
+const INFO_LENGTH: usize = 192;
 
 /// Adds the members to an object whose lists hold `content`. `info` is `Some` for the object with the finish reason.
 pub(crate) fn add(
@@ -118,7 +118,8 @@ pub(crate) fn add(
     edit: &mut Edit<'_>,
 ) {
     let list = sequence.lists.entropy.text(content);
-    edit.append_with("output_token_entropy", list.len() + 2 + INFO_LENGTH, |out| bracketed(list, out));
+    // with room for the next member
+    edit.append_with("output_token_entropy", list.len() + 2 + INFO_LENGTH + 16, |out| bracketed(list, out));
     if let Some(info) = info {
         edit.append_with("entropy_info", INFO_LENGTH, |out| info.write(out));
     }
