@@ -82,7 +82,7 @@ pub(crate) fn port(
     ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
             let info = classify(port, &apis, &mut request);
-            let record = AccessRecord::start(&metrics, &cutting, &info, request.method());
+            let record = AccessRecord::start(&metrics, &cutting, info.route.endpoint, info.is_probe, request.method());
             PortRequest { info, record, request }
         })
         .layer(RequestLayer(|received: &mut PortRequest| Ok(received.record.clone())))

@@ -11,7 +11,6 @@ use crate::engine::sglang::routes;
 use crate::generation::ReplyStats;
 use crate::generation::request::RidSlot;
 use crate::metrics::{EndpointMetrics, Metrics};
-use crate::serve::request_info::RequestInfo;
 
 /// The status of a request whose client disconnected before the reply. HTTP does not define it, but proxies log it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -42,10 +41,11 @@ impl AccessRecord {
     pub(crate) fn start(
         metrics: &Arc<Metrics>,
         cutting: &Arc<AtomicBool>,
-        info: &RequestInfo,
+        endpoint: &'static str,
+        is_probe: bool,
         method: &Method,
     ) -> Self {
-        let (metrics, is_probe) = (metrics.endpoint(info.route.endpoint), info.is_probe);
+        let metrics = metrics.endpoint(endpoint);
         if !is_probe {
             metrics.active().inc();
         }
