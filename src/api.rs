@@ -15,11 +15,13 @@ pub mod openai_chat;
 pub mod openai_completions;
 pub mod openai_responses;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use http::{Method, Request, StatusCode};
 use serde::Serialize;
 
@@ -272,35 +274,53 @@ pub(crate) fn unserved(status: StatusCode, message: String) -> ApiError {
 
 /// The APIs by their paths.
 #[derive(Debug, Clone, Default)]
-pub struct Apis(Vec<(&'static str, Arc<dyn Api>)>);
+pub struct Apis {
+    /// Those of paths without `{id}`.
+    exact: HashMap<&'static str, Arc<dyn Api>, RandomState>,
+    patterns: Vec<(PathPattern, Arc<dyn Api>)>,
+}
+
+/// A path with the segment `{id}`.
+#[derive(Debug, Clone, Copy)]
+struct PathPattern {
+    path: &'static str,
+    before: &'static str,
+    after: &'static str,
+}
 
 impl Apis {
     /// Adds an API that serves requests to `path`. The segment `{id}` stands for any segment.
     #[must_use]
     pub fn with(mut self, path: &'static str, api: Arc<dyn Api>) -> Self {
-        self.0.push((path, api));
+        match path.split_once("{id}") {
+            Some((before, after)) => self.patterns.push((PathPattern { path, before, after }, api)),
+            None => drop(self.exact.insert(path, api)),
+        }
         self
     }
 
     /// The paths.
     pub fn paths(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|(path, _)| *path)
+        self.exact.keys().copied().chain(self.patterns.iter().map(|(pattern, _)| pattern.path))
     }
 
     /// Returns the API of a path, with the path that was added. Paths without `{id}` have priority.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<(&'static str, &Arc<dyn Api>)> {
-        let exact = self.0.iter().find(|(known, _)| *known == path);
-        let found = exact.or_else(|| self.0.iter().find(|(known, _)| matches(known, path)));
-        found.map(|(known, api)| (*known, api))
+        if let Some((known, api)) = self.exact.get_key_value(path) {
+            return Some((known, api));
+        }
+        let found = self.patterns.iter().find(|(pattern, _)| pattern.matches(path));
+        found.map(|(pattern, api)| (pattern.path, api))
     }
 }
 
-/// Whether a path has the segments of a pattern with `{id}`.
-fn matches(pattern: &str, path: &str) -> bool {
-    let Some((before, after)) = pattern.split_once("{id}") else { return false };
-    let id = path.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-    id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
+impl PathPattern {
+    /// Whether a path has the segments of the pattern.
+    fn matches(&self, path: &str) -> bool {
+        let id = path.strip_prefix(self.before).and_then(|rest| rest.strip_suffix(self.after));
+        id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
+    }
 }
 
 /// A value as JSON text.

@@ -17,6 +17,11 @@ impl Rows {
         Rows::default()
     }
 
+    /// The number of logprobs for which there is memory.
+    pub fn capacity(&self) -> usize {
+        self.values.capacity()
+    }
+
     /// Removes all rows and keeps the memory for the next batch.
     pub fn clear(&mut self) {
         self.values.clear();

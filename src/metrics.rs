@@ -3,6 +3,7 @@
 //! Labels have few values: endpoints come from a table of routes, models from the probe. No request, session or user is a label.
 
 mod declare;
+mod memo;
 mod tally;
 
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use prometheus::{Encoder, IntCounter, Registry, TextEncoder};
 
 pub use declare::MetricDescription;
 use declare::{Declare, metrics};
+pub use memo::{EndpointMetrics, Memo, ModelMetrics};
+use memo::{EndpointVectors, Endpoints, ModelVectors};
 pub use tally::{Tallies, Tally};
 
 /// Entropy in nats. Half of the tokens of a chain of thought are below 0.01; "forking" tokens begin near 0.7; 13 is above ln V of every
@@ -31,12 +34,23 @@ const APPEND_BUCKETS: [f64; 9] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1
 /// Rows that are measured together: one, those of a slot, or those of a kernel launch.
 const ROWS_BUCKETS: [f64; 10] = [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0];
 
+/// Counters by the values of their label.
+pub type CounterMemo = Memo<&'static str, IntCounter>;
+
 metrics! {
     /// All metrics.
     Metrics with d {
         registry: Registry = d.registry.clone(),
         // locked while a counter is raised, so that two scrapes do not add the same count twice
         raise_lock: Mutex<()> = Mutex::default(),
+        endpoints: Endpoints = Endpoints::new(EndpointVectors {
+            active: active.clone(),
+            requests: requests.clone(),
+            duration: duration.clone(),
+            overhead: overhead.clone(),
+            upstream_ttfb: upstream_ttfb.clone(),
+        }),
+        models: Memo<Arc<str>, Arc<ModelMetrics>> = Memo::default(),
         /// Chats that are served from tokens.
         pub chat: ChatMetrics = ChatMetrics::declare(d),
         /// Session names, and the attachment of turns.
@@ -287,21 +301,23 @@ impl Metrics {
         described
     }
 
-    /// Returns the histograms of a model and an estimator. The caller keeps them, to save the lookup at each request.
+    /// The series of an endpoint.
     #[must_use]
-    pub fn model(&self, name: &str, estimator: &str) -> ModelMetrics {
-        ModelMetrics {
-            token_entropy: self.token_entropy.with(&[name, estimator]),
-            topk_mass: self.topk_mass.with(&[name]),
-        }
+    pub fn endpoint(&self, endpoint: &'static str) -> Arc<EndpointMetrics> {
+        self.endpoints.get(endpoint)
     }
-}
 
-/// Histograms of one model's tokens.
-#[derive(Debug, Clone)]
-pub struct ModelMetrics {
-    /// Entropies, in nats.
-    pub token_entropy: Arc<Tally>,
-    /// Probability mass of the reported top-k.
-    pub topk_mass: Arc<Tally>,
+    /// The series of a model.
+    #[must_use]
+    pub fn model(&self, name: &Arc<str>) -> Arc<ModelMetrics> {
+        self.models.get(name, || {
+            let vectors = ModelVectors {
+                tokens: self.tokens.clone(),
+                mean_entropy: self.mean_entropy.clone(),
+                topk_mass: self.topk_mass.clone(),
+                token_entropy: self.token_entropy.clone(),
+            };
+            Arc::new(ModelMetrics::new(Arc::clone(name), vectors))
+        })
+    }
 }

@@ -5,7 +5,7 @@
 //! | layer | what it does |
 //! |---|---|
 //! | [`classify`] | finds the route, removes the session from the path, and sets what the next layers need |
-//! | [`observe`] | starts the clock; when the reply ends, records its metrics and writes the access log line |
+//! | [`AccessRecord`] | starts the clock; when the reply ends, records its metrics and writes the access log line |
 //! | [`CloseConnection`] | closes HTTP/1 connections while the server drains |
 //! | [`validate::check`] | refuses requests that a proxy could parse in another way |
 //! | [`authenticate`] | checks the tokens and, on the control port, the origin |
@@ -42,13 +42,14 @@ use tokio::sync::{Semaphore, watch};
 use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::api::Apis;
+use crate::serve::access_log::AccessRecord;
 use crate::serve::connection::Phase;
 use crate::serve::grpc::Services;
 use crate::serve::proxy::Proxy;
-use crate::serve::request_info::{Port, Protocol, RequestInfo};
+use crate::serve::request_info::{Port, PortRequest, Protocol};
 use layers::admit::{Permits, check_restored};
 use layers::authenticate::authenticate;
-use layers::{CloseConnection, Rejection, RequestLayer, classify, observe, validate};
+use layers::{CloseConnection, Rejection, RequestLayer, classify, validate};
 use reply_body::ReplyBody;
 
 /// The state that both ports share.
@@ -78,24 +79,29 @@ pub(crate) fn port(
     let permits = Permits { semaphore: permits, limit, metrics: Arc::clone(&metrics) };
     let grpc = Services::new(Arc::clone(&proxy), port, phase.clone());
     let routes = Arc::new(Routes { port, proxy, grpc });
-    type Received = Request<Incoming>;
     ServiceBuilder::new()
-        .layer(RequestLayer(move |request: &mut Received| {
-            classify(port, &apis, request);
-            Ok(())
+        .map_request(move |mut request: Request<Incoming>| {
+            let info = classify(port, &apis, &mut request);
+            let record = AccessRecord::start(&metrics, &cutting, info.route.endpoint, info.is_probe, request.method());
+            PortRequest { info, record, request }
+        })
+        .layer(RequestLayer(|received: &mut PortRequest| Ok(received.record.clone())))
+        .layer(RequestLayer(move |received: &mut PortRequest| Ok(CloseConnection::new(&phase, &received.request))))
+        .layer(RequestLayer(|received: &mut PortRequest| {
+            validate::check(&received.request).map_err(Rejection::Invalid)
         }))
-        .layer(RequestLayer(move |request: &mut Received| Ok(observe(&metrics, &cutting, request))))
-        .layer(RequestLayer(move |request: &mut Received| Ok(CloseConnection::new(&phase, request))))
-        .layer(RequestLayer(|request: &mut Received| validate::check(request).map_err(Rejection::Invalid)))
-        .layer(RequestLayer(move |request: &mut Received| {
-            authenticate(&config, &client, request).map_err(Rejection::Denied)
+        .layer(RequestLayer(move |received: &mut PortRequest| {
+            let PortRequest { info, request, .. } = received;
+            authenticate(&config, &client, info.access, request).map_err(Rejection::Denied)
         }))
-        .layer(RequestLayer(move |request: &mut Received| {
-            check_restored(&sessions, request).map_err(Rejection::Refused)
+        .layer(RequestLayer(move |received: &mut PortRequest| {
+            check_restored(&sessions, &received.info).map_err(Rejection::Refused)
         }))
-        .layer(RequestLayer(move |request: &mut Received| permits.acquire(request).map_err(Rejection::Refused)))
+        .layer(RequestLayer(move |received: &mut PortRequest| {
+            permits.acquire(&received.info).map_err(Rejection::Refused)
+        }))
         // the future is copied into its box, so rare routes have separate boxes
-        .service(service_fn(move |request| Box::pin(route(Arc::clone(&routes), request))))
+        .service(service_fn(move |received| Box::pin(route(Arc::clone(&routes), received))))
 }
 
 /// The routes of a port.
@@ -106,15 +112,22 @@ struct Routes {
     grpc: Services,
 }
 
-/// Dispatches gRPC calls to the services of the port, and other requests to its HTTP routes.
-async fn route(routes: Arc<Routes>, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
-    let Routes { port, proxy, grpc } = &*routes;
-    if let Some(need) = RequestInfo::of(&request).need() {
-        discovery::wait(&proxy.discovery, need).await;
+/// Dispatches gRPC calls to the services of the port, and other requests to its HTTP routes. Not an async fn, which would hold its arguments
+/// twice.
+fn route(
+    routes: Arc<Routes>,
+    received: PortRequest,
+) -> impl Future<Output = Result<Response<ReplyBody>, Infallible>> + Send {
+    let need = received.info.need();
+    async move {
+        let Routes { port, proxy, grpc } = &*routes;
+        if let Some(need) = need {
+            discovery::wait(&proxy.discovery, need).await;
+        }
+        Ok(match (received.info.protocol, port) {
+            (Protocol::Grpc, _) => Box::pin(grpc.handle(received)).await.map(ReplyBody::grpc),
+            (Protocol::Http, Port::Data) => data::handle(proxy, received).await.map(ReplyBody::http),
+            (Protocol::Http, Port::Control) => Box::pin(control::handle(proxy, received)).await.map(ReplyBody::http),
+        })
     }
-    Ok(match (RequestInfo::of(&request).protocol, port) {
-        (Protocol::Grpc, _) => Box::pin(grpc.handle(request)).await.map(ReplyBody::grpc),
-        (Protocol::Http, Port::Data) => data::handle(proxy, request).await.map(ReplyBody::http),
-        (Protocol::Http, Port::Control) => Box::pin(control::handle(proxy, request)).await.map(ReplyBody::http),
-    })
 }

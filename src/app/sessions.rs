@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, FsyncPolicy, LedgerConfig};
-use crate::metrics::Metrics;
+use crate::metrics::{CounterMemo, Metrics};
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::{Directory, Fsync, Options};
 use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyObserver, ValkeyOptions};
@@ -23,7 +23,7 @@ pub(super) fn open(
     let ledger = open_ledger(config, metrics)?;
     let config = &config.sessions;
     let limits = StoreLimits { bytes: config.session_bytes, ttl: config.session_ttl, idle: config.session_idle };
-    let observer = Arc::new(StoreCounter(Arc::clone(metrics)));
+    let observer = Arc::new(StoreCounter::new(Arc::clone(metrics)));
     // with a ledger, the log has the turns that the ledger lacks
     let folder = if ledger.is_some() { "detached" } else { "" };
     let sessions = match ledger {
@@ -103,20 +103,40 @@ fn open_ledger(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<SharedL
 
 /// Counts the changes of the session store.
 #[derive(Debug)]
-struct StoreCounter(Arc<Metrics>);
+struct StoreCounter {
+    metrics: Arc<Metrics>,
+    turns: CounterMemo,
+    attachments: CounterMemo,
+    evicted: CounterMemo,
+}
+
+impl StoreCounter {
+    fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            turns: CounterMemo::default(),
+            attachments: CounterMemo::default(),
+            evicted: CounterMemo::default(),
+        }
+    }
+
+    fn count_turn(&self, outcome: &'static str) {
+        self.turns.get(&outcome, || self.metrics.turns.with_label_values(&[outcome])).inc();
+    }
+}
 
 impl StoreObserver for StoreCounter {
     fn turn_committed(&self, turn: &Turn) {
-        let outcome = turn.about.fault.map_or("trainable", Fault::name);
-        self.0.turns.with_label_values(&[outcome]).inc();
-        self.0.session.attachments.with_label_values(&[turn.about.cause.name()]).inc();
+        self.count_turn(turn.about.fault.map_or("trainable", Fault::name));
+        let cause = turn.about.cause.name();
+        self.attachments.get(&cause, || self.metrics.session.attachments.with_label_values(&[cause])).inc();
     }
 
     fn turn_dropped(&self) {
-        self.0.turns.with_label_values(&["deleted"]).inc();
+        self.count_turn("deleted");
     }
 
     fn session_evicted(&self, reason: &'static str) {
-        self.0.sessions_evicted.with_label_values(&[reason]).inc();
+        self.evicted.get(&reason, || self.metrics.sessions_evicted.with_label_values(&[reason])).inc();
     }
 }

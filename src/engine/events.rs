@@ -2,6 +2,7 @@
 //!
 //! Only numbers are copied. Other members are ranges of the raw bytes, which `generation` splices.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::json::Object;
@@ -42,13 +43,24 @@ pub struct Chunk {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
     /// `stop`, `length`, `abort`, or another name of the engine.
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     /// The range of `matched`, if it is present and not null.
     pub matched: Option<Range<usize>>,
     /// `status_code`, if it is an HTTP status: the engine failed. An abort that was requested has none.
     pub status_code: Option<u16>,
     /// The range of `message`, if it is present and not null.
     pub message: Option<Range<usize>>,
+}
+
+impl Finish {
+    /// The name of a kind, without an allocation if it is a usual one.
+    #[must_use]
+    pub(crate) fn kind(name: &str) -> Cow<'static, str> {
+        match ["stop", "length", "abort"].into_iter().find(|known| *known == name) {
+            Some(known) => known.into(),
+            None => name.to_owned().into(),
+        }
+    }
 }
 
 /// An array that was parsed after its known prefix.

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::engine::capabilities::Product;
 use crate::engine::reason::Reason;
 use crate::engine::rid::InlineRid;
 use crate::entropy::Estimator;
-use crate::json::Splice;
 
 /// The entropies that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ pub struct Plan {
     /// The client's entropy request.
     pub entropy_request: EntropyRequest,
     /// One per prompt.
-    pub items: Vec<ItemPlan>,
+    pub items: SmallVec<[ItemPlan; 1]>,
     /// Samples per prompt; result `i` belongs to prompt `i / n`.
     pub n: usize,
     /// The reply is a stream.
@@ -177,7 +177,7 @@ pub struct Plan {
     /// The request without anything forced. `None` if nothing is forced, or only a larger k on logprobs that the client requested.
     pub unforced: Option<UnforcedRequest>,
     /// Request ids that are known before the engine answers, with the index of their sequence.
-    pub rids: Vec<(Arc<str>, usize)>,
+    pub rids: SmallVec<[(Arc<str>, usize); 1]>,
     /// The client's own `rid` string, under which all sequences can be read.
     pub rid: Option<Arc<str>>,
     /// The kind of the request.
@@ -186,30 +186,13 @@ pub struct Plan {
     pub plugin: bool,
 }
 
-/// The client's request without anything forced.
+/// The client's request without anything forced. Its body is built when it is needed.
 #[derive(Debug, Clone)]
 pub struct UnforcedRequest {
-    /// The body, which is built when it is needed.
-    pub(crate) body: EditedBody,
-    /// Another assigned id, because an engine may keep the id of a request that it has refused (SGLang 0.5.12).
-    pub(crate) rid: Option<InlineRid>,
-}
-
-/// The client's body and its changes for the engine.
-#[derive(Debug, Clone)]
-pub(crate) struct EditedBody {
     /// The client's body.
     pub(crate) original: Bytes,
-    /// The changes.
-    pub(crate) changes: Splice,
-}
-
-impl EditedBody {
-    /// Applies the changes. A body without changes is not copied.
-    #[must_use]
-    pub(crate) fn into_bytes(self) -> Bytes {
-        if self.changes.is_empty() { self.original } else { self.changes.apply(&self.original).into() }
-    }
+    /// Another assigned id, because an engine may keep the id of a request that it has refused (SGLang 0.5.12).
+    pub(crate) rid: Option<InlineRid>,
 }
 
 impl Plan {
@@ -219,7 +202,7 @@ impl Plan {
         Self {
             product,
             entropy_request: EntropyRequest::NONE,
-            items: Vec::new(),
+            items: SmallVec::new(),
             n,
             stream: false,
             body,
@@ -266,8 +249,8 @@ impl Plan {
             *item = item.unforced();
             item.reason = self.entropy_request.wanted.then_some(reason);
         }
-        let Some(UnforcedRequest { body, rid }) = self.unforced.take() else { return false };
-        self.body = body.into_bytes();
+        let Some(UnforcedRequest { original, rid }) = self.unforced.take() else { return false };
+        self.body = self.product.unforced_body(original, rid.as_ref().map(InlineRid::as_str));
         self.echo = false;
         let Some(rid) = rid else { return false };
         let rid = rid.as_str();

@@ -3,11 +3,13 @@
 //!
 //! The other parts of a product are its probe, its aborts, and the calls of trainers: `sglang::probe`, `sglang::abort`, `sglang::routes`.
 
+use bytes::Bytes;
+
 use crate::engine::capabilities::{Capabilities, Product};
 use crate::engine::events::{Chunk, KnownPrefix, Numbers};
 use crate::engine::plan::{GuardLimits, GuardRefusal, ItemPlan, Plan, PlanInputs, RequestShape};
 use crate::engine::sglang::request::GenerateRequest;
-use crate::engine::sglang::{guard, plan, trim};
+use crate::engine::sglang::{guard, plan, rewrite, trim};
 use crate::json::{Cursor, Edit, Malformed, Object, Splice};
 
 impl Product {
@@ -32,6 +34,13 @@ impl Product {
     pub(crate) fn plan(self, request: &GenerateRequest, upstream: &Capabilities, inputs: PlanInputs) -> Plan {
         match self {
             Self::Sglang | Self::SglJax => plan::plan(request, upstream, inputs),
+        }
+    }
+
+    /// The client's body without anything forced, for the engine. `rid` is set in a request that has none.
+    pub(crate) fn unforced_body(self, original: Bytes, rid: Option<&str>) -> Bytes {
+        match self {
+            Self::Sglang | Self::SglJax => rewrite::unforced(original, rid),
         }
     }
 

@@ -8,14 +8,19 @@ use crate::engine::sglang::routes::Route;
 use crate::error::Error;
 use crate::metrics::Metrics;
 
-/// Sends a call and counts its outcome.
+/// Sends a call and counts its outcome. `now` is the time, which the caller knows.
 ///
 /// # Errors
 /// The answer for the client, when no reply head arrived.
-pub(crate) async fn send(client: &Client, metrics: &Metrics, route: Route, call: UpstreamCall) -> Result<Reply, Error> {
-    let started = Instant::now();
+pub(crate) async fn send(
+    client: &Client,
+    metrics: &Metrics,
+    route: Route,
+    call: UpstreamCall,
+    now: Instant,
+) -> Result<Reply, Error> {
     let reply = client.send(call).await.map_err(|failure| failed(metrics, failure))?;
-    metrics.upstream_ttfb.with_label_values(&[route.endpoint]).observe(started.elapsed().as_secs_f64());
+    metrics.endpoint(route.endpoint).upstream_ttfb().observe(now.elapsed().as_secs_f64());
     if reply.status().is_server_error() {
         metrics.upstream_errors.with_label_values(&["5xx"]).inc();
     }

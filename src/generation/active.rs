@@ -20,7 +20,8 @@ use crate::session::ledger::Ack;
 /// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]
 pub struct ActiveGeneration {
-    capture: Capture,
+    // on the heap: futures that hold it are copied
+    capture: Box<Capture>,
     /// The client's API key, which authorizes the abort.
     key: Option<HeaderValue>,
     sent: bool,
@@ -30,7 +31,7 @@ impl ActiveGeneration {
     /// A generation whose request has not been sent yet.
     #[must_use]
     pub fn new(capture: Capture, key: Option<HeaderValue>) -> Self {
-        Self { capture, key, sent: false }
+        Self { capture: Box::new(capture), key, sent: false }
     }
 
     #[must_use]
@@ -61,7 +62,7 @@ impl ActiveGeneration {
 
     /// Runs a step of the capture. Returns `None` on an error or a panic, so that neither can lose the client's reply.
     pub fn guarded<T>(&mut self, step: impl FnOnce(&mut Capture) -> Result<T, UnreadableReply>) -> Option<T> {
-        let started = Instant::now();
+        self.capture.begin_step(Instant::now());
         let stepped = match catch_unwind(AssertUnwindSafe(|| step(&mut self.capture))) {
             Ok(Ok(stepped)) => Some(stepped),
             Ok(Err(error)) => {
@@ -77,14 +78,15 @@ impl ActiveGeneration {
         if stepped.is_none() {
             self.capture.skip(Reason::Unreadable);
         }
-        self.capture.add_overhead(started.elapsed());
+        self.capture.end_step();
         stepped
     }
 
     /// Waits, with a timeout, until the log or the shared ledger has acknowledged the turns so far. Resolves to true if the reply may be sent.
     pub async fn wait_until_durable(&mut self) -> bool {
         let acks = self.capture.recorder().map(Recorder::take_acks).unwrap_or_default();
-        self.context().log_wait.wait(acks).await
+        // most turns wait for nothing
+        acks.iter().all(Ack::is_done) || Box::pin(self.context().log_wait.wait(acks)).await
     }
 
     /// The same as a future, for a polled stream; `None` if no turn is pending.

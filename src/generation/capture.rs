@@ -3,11 +3,13 @@
 mod chat;
 mod measure;
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::engine::capabilities::Capabilities;
 use crate::engine::capabilities::Product;
@@ -24,6 +26,7 @@ use crate::generation::in_flight::InFlight;
 use crate::generation::recorder::{CapturedOutput, Recorder};
 use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::json::{Cursor, Edit, Malformed, Splice};
+use crate::metrics::ModelMetrics;
 use crate::session::Fault;
 pub(crate) use chat::ChatCapture;
 
@@ -33,8 +36,8 @@ pub struct Capture {
     plan: Plan,
     context: Arc<GenerationContext>,
     vocab: Option<u32>,
-    model: Arc<str>,
-    sequences: Vec<Sequence>,
+    model: Arc<ModelMetrics>,
+    sequences: SmallVec<[Sequence; 1]>,
     content: ExpectedContent,
     numbers: Numbers,
     stats: Vec<TokenStats>,
@@ -51,7 +54,27 @@ pub struct Capture {
     /// The engine's own exact values for the current event, one number per token; NaN where it reported none.
     exact: Vec<f32>,
     observed: ReplyStats,
+    /// When the current event was read.
+    now: Instant,
 }
+
+/// The memory of a step. A new one would be allocated for each reply, and would not be in the processor's cache.
+#[derive(Debug, Default)]
+struct Buffers {
+    numbers: Numbers,
+    stats: Vec<TokenStats>,
+    values: Vec<f32>,
+    exact: Vec<f32>,
+}
+
+thread_local! {
+    /// The memory for the next step on this thread. Each buffer is cleared before it is filled.
+    static BUFFERS: Cell<Buffers> = Cell::default();
+}
+
+/// The most tokens and logprobs of a step whose memory is kept: about 1 MB a thread.
+const KEPT_TOKENS: usize = 4096;
+const KEPT_LOGPROBS: usize = 32 * KEPT_TOKENS;
 
 /// The reply is not in SGLang's format.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +87,7 @@ impl Capture {
         &self.context
     }
 
-    /// Begins the capture of a reply to `plan`, whose ids are in `flight`.
+    /// Begins the capture of a reply to `plan`, which is sent `now` and whose ids are in `flight`.
     #[must_use]
     pub fn new(
         plan: Plan,
@@ -72,8 +95,9 @@ impl Capture {
         recorder: Option<Recorder>,
         context: Arc<GenerationContext>,
         upstream: &Capabilities,
+        now: Instant,
     ) -> Self {
-        let entropy_writer = context.entropies.begin();
+        let entropy_writer = context.entropies.begin(now);
         if plan.entropy_request.wanted {
             recorder
                 .iter()
@@ -82,8 +106,8 @@ impl Capture {
         }
         let capture = Self {
             vocab: upstream.vocab_size,
-            model: Arc::clone(&upstream.model),
-            sequences: Vec::new(),
+            model: context.metrics.model(&upstream.model),
+            sequences: SmallVec::new(),
             content: ExpectedContent::new(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
             numbers: Numbers::default(),
             stats: Vec::new(),
@@ -96,6 +120,7 @@ impl Capture {
             values: Vec::new(),
             exact: Vec::new(),
             chat: None,
+            now,
         };
         capture.name_sequences();
         capture
@@ -211,9 +236,30 @@ impl Capture {
         self.entropy_writer.fail();
     }
 
-    /// Adds time that was spent on parsing, measuring and writing.
-    pub fn add_overhead(&mut self, time: Duration) {
-        self.observed.overhead += time;
+    /// Begins to read an event.
+    pub fn begin_step(&mut self, now: Instant) {
+        self.now = now;
+        if self.numbers.chosen.capacity() == 0 {
+            let Buffers { numbers, stats, values, exact } = BUFFERS.take();
+            (self.numbers, self.stats, self.values, self.exact) = (numbers, stats, values, exact);
+        }
+    }
+
+    /// Ends what [`Self::begin_step`] began: adds the time that was spent on parsing, measuring and writing.
+    pub fn end_step(&mut self) {
+        let now = Instant::now();
+        self.observed.overhead += now - self.now;
+        if self.is_complete() {
+            self.entropy_writer.ended_at(now);
+        }
+        let numbers = &self.numbers;
+        let tokens = numbers.chosen.capacity().max(numbers.exact.capacity()).max(self.stats.capacity());
+        let logprobs = numbers.rows.capacity().max(numbers.support.capacity());
+        if tokens <= KEPT_TOKENS && logprobs <= KEPT_LOGPROBS {
+            let (numbers, stats) = (std::mem::take(&mut self.numbers), std::mem::take(&mut self.stats));
+            let (values, exact) = (std::mem::take(&mut self.values), std::mem::take(&mut self.exact));
+            BUFFERS.set(Buffers { numbers, stats, values, exact });
+        }
     }
 
     /// Parses and measures a reply that does not stream.
@@ -342,6 +388,7 @@ impl Capture {
                 details: details.unwrap_or_default(),
                 edit: &edit,
                 cuts: &cuts,
+                arrived: self.now,
             });
         }
         if wanted {

@@ -1,10 +1,8 @@
 //! State that the running generations share.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::entropy_store::EntropyStore;
@@ -42,8 +40,6 @@ pub struct GenerationContext {
     pub abort_unsupported: AtomicBool,
     /// The engine's plugin returned a wrong answer. It is not asked again before the next probe.
     pub plugin_failed: AtomicBool,
-    /// Histograms by model and estimator. The lock is held for one lookup.
-    models: Mutex<HashMap<(Arc<str>, &'static str), ModelMetrics>>,
 }
 
 impl GenerationContext {
@@ -72,20 +68,13 @@ impl GenerationContext {
             aborting: watch::Sender::new(0),
             abort_unsupported: AtomicBool::new(false),
             plugin_failed: AtomicBool::new(false),
-            models: Mutex::default(),
         }
-    }
-
-    fn model(&self, name: &Arc<str>, estimator: Estimator) -> ModelMetrics {
-        let mut models = self.models.lock();
-        let key = (Arc::clone(name), estimator.name());
-        models.entry(key).or_insert_with(|| self.metrics.model(name, estimator.name())).clone()
     }
 
     /// Adds newly measured tokens to the histograms, in one batch.
     pub(super) fn observe(
         &self,
-        model: &Arc<str>,
+        model: &ModelMetrics,
         estimator: Estimator,
         item: &ItemPlan,
         tokens: &[TokenStats],
@@ -94,9 +83,8 @@ impl GenerationContext {
         if tokens.is_empty() {
             return;
         }
-        let model = self.model(model, estimator);
-        model.token_entropy.observe(values.iter().copied());
-        model.topk_mass.observe(tokens.iter().map(|token| 1.0 - token.tail_mass));
+        model.token_entropy(estimator.name()).observe(values.iter().copied());
+        model.topk_mass().observe(tokens.iter().map(|token| 1.0 - token.tail_mass));
         let anomaly = |kind: &str, count: usize| {
             if count > 0 {
                 self.metrics.anomalies.with_label_values(&[kind]).inc_by(count as u64);

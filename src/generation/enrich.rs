@@ -1,6 +1,5 @@
 //! The members that are appended to the `meta_info` of a reply.
 
-use std::fmt::Display;
 use std::io::Write;
 
 use crate::engine::plan::EntropyRequest;
@@ -65,17 +64,17 @@ impl EntropyInfo {
     fn write(&self, out: &mut Vec<u8>) {
         text(out, &["{\"source\":\"", self.source(), "\",\"estimator\":\"", self.estimator.name()]);
         text(out, &["\",\"unit\":\"nats\",\"temperature\":"]);
-        number(out, self.temperature.filter(|value| value.is_finite()));
+        float(out, self.temperature);
         text(out, &[",\"top_k\":"]);
-        number(out, self.top_k());
+        integer(out, self.top_k());
         if let Some(k) = self.lowered_from {
             text(out, &[",\"top_k_lowered_from\":"]);
-            number(out, Some(k));
+            integer(out, Some(k));
         }
         text(out, &[",\"vocab_size\":"]);
-        number(out, self.vocab);
+        integer(out, self.vocab);
         text(out, &[",\"mean\":"]);
-        number(out, self.mean.filter(|value| value.is_finite()));
+        float(out, self.mean);
         if let Some(reason) = self.reason {
             text(out, &[",\"reason\":\"", reason.name(), "\""]);
         }
@@ -87,11 +86,23 @@ fn text(out: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
-/// Writes a number, or null.
-fn number(out: &mut Vec<u8>, value: Option<impl Display>) {
+/// Writes an integer, or null.
+fn integer(out: &mut Vec<u8>, value: Option<impl itoa::Integer>) {
     match value {
-        Some(value) => write!(out, "{value}").expect("writing to memory never fails"),
+        Some(value) => out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
         None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Writes a float as `Display` does, without an exponent and without a decimal point after a whole number; null if it is not finite.
+fn float(out: &mut Vec<u8>, value: Option<f64>) {
+    let Some(value) = value.filter(|value| value.is_finite()) else { return out.extend_from_slice(b"null") };
+    let mut buffer = zmij::Buffer::new();
+    let text = buffer.format_finite(value);
+    if text.contains('e') {
+        write!(out, "{value}").expect("writing to memory never fails");
+    } else {
+        out.extend_from_slice(text.strip_suffix(".0").unwrap_or(text).as_bytes());
     }
 }
 
@@ -107,7 +118,8 @@ pub(crate) fn add(
     edit: &mut Edit<'_>,
 ) {
     let list = sequence.lists.entropy.text(content);
-    edit.append_with("output_token_entropy", list.len() + 2 + INFO_LENGTH, |out| bracketed(list, out));
+    // with room for the next member
+    edit.append_with("output_token_entropy", list.len() + 2 + INFO_LENGTH + 16, |out| bracketed(list, out));
     if let Some(info) = info {
         edit.append_with("entropy_info", INFO_LENGTH, |out| info.write(out));
     }
@@ -160,4 +172,21 @@ fn bracketed(list: &[u8], out: &mut Vec<u8>) {
     out.push(b'[');
     out.extend_from_slice(list);
     out.push(b']');
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn float_is_written_as_display_does(value in prop_oneof![any::<f64>(), -2_f64..20.0, Just(1.0), Just(0.0), Just(-0.0), Just(1e21)]) {
+            let mut out = Vec::new();
+            float(&mut out, Some(value));
+            let expected = if value.is_finite() { value.to_string() } else { "null".to_owned() };
+            prop_assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod running;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -38,7 +40,7 @@ pub struct SequenceProgress {
     /// The sequence has ended.
     pub finished: bool,
     /// Why it ended; also `abort` if the client disconnected.
-    pub finish_reason: Option<String>,
+    pub finish_reason: Option<Cow<'static, str>>,
     /// The number of tokens so far: the next `since`.
     pub next: usize,
 }
@@ -58,8 +60,8 @@ pub struct EvictionCounts {
 struct RequestEntry {
     begun: Instant,
     // held for the length of a copy, never across an await
-    sequences: Mutex<Vec<SequenceProgress>>,
-    names: Mutex<Vec<Arc<str>>>,
+    sequences: Mutex<SmallVec<[SequenceProgress; 1]>>,
+    names: Mutex<SmallVec<[Arc<str>; 1]>>,
     /// The session it belongs to, if known.
     session: OnceLock<Arc<str>>,
     /// The policy epoch when the request came, if it is recorded.
@@ -71,9 +73,9 @@ struct RequestEntry {
 }
 
 impl RequestEntry {
-    fn new() -> Self {
+    fn new(begun: Instant) -> Self {
         Self {
-            begun: Instant::now(),
+            begun,
             sequences: Mutex::default(),
             names: Mutex::default(),
             session: OnceLock::new(),
@@ -89,7 +91,7 @@ impl RequestEntry {
         let Some(progress) = sequences.get(index) else {
             // no token has arrived, or the request ended without one
             let end = self.ended.get();
-            let finish_reason = end.map(|end| (*end).to_owned());
+            let finish_reason = end.map(|end| Cow::Borrowed(*end));
             return SequenceProgress { finished: end.is_some(), finish_reason, ..SequenceProgress::default() };
         };
         let entropy = progress.entropy.get(since..).unwrap_or_default().to_vec();
@@ -150,10 +152,10 @@ impl EntropyStore {
         Self { names: Arc::default(), ended: Arc::default(), limits }
     }
 
-    /// Creates the entry of one request. It can be read by each name that is added to it.
+    /// Creates the entry of a request that is sent `now`. It can be read by each name that is added to it.
     #[must_use]
-    pub fn begin(&self) -> EntropyWriter {
-        EntropyWriter { store: self.clone(), entry: Arc::new(RequestEntry::new()), end: "abort" }
+    pub fn begin(&self, now: Instant) -> EntropyWriter {
+        EntropyWriter { store: self.clone(), entry: Arc::new(RequestEntry::new(now)), end: "abort", ended: None }
     }
 
     /// Returns the index of a sequence and its state from token `since` on. Without `index` it is the sequence that `rid` names. `None` if
@@ -184,13 +186,12 @@ impl EntropyStore {
     /// Evicts expired requests and returns how many were evicted since the last call.
     #[must_use]
     pub fn take_evicted(&self) -> EvictionCounts {
-        self.evict();
+        self.evict(Instant::now());
         std::mem::take(&mut self.ended.lock().evicted)
     }
 
     /// Evicts requests that have expired or exceed the limits.
-    fn evict(&self) {
-        let now = Instant::now();
+    fn evict(&self, now: Instant) {
         loop {
             let oldest = {
                 let mut ended = self.ended.lock();
@@ -225,6 +226,8 @@ pub struct EntropyWriter {
     entry: Arc<RequestEntry>,
     /// The finish reason of sequences that have not finished when the request ends.
     end: &'static str,
+    /// When the request ended, if that was before the writer is dropped.
+    ended: Option<Instant>,
 }
 
 impl EntropyWriter {
@@ -265,13 +268,18 @@ impl EntropyWriter {
     }
 
     /// Ends a sequence.
-    pub fn finish(&self, index: usize, reason: &str) {
+    pub fn finish(&self, index: usize, reason: &Cow<'static, str>) {
         self.with(index, |progress| {
             progress.finished = true;
-            progress.finish_reason = Some(reason.to_owned());
+            progress.finish_reason = Some(reason.clone());
             // from now on the session has them
             progress.ids = Vec::new();
         });
+    }
+
+    /// Records that all sequences ended at this time.
+    pub fn ended_at(&mut self, now: Instant) {
+        self.ended = Some(now);
     }
 
     /// Records that the engine refused the request.
@@ -301,7 +309,7 @@ impl Drop for EntropyWriter {
         for progress in self.entry.sequences.lock().iter_mut() {
             if !progress.finished {
                 progress.finished = true;
-                progress.finish_reason = Some(self.end.to_owned());
+                progress.finish_reason = Some(self.end.into());
             }
             progress.ids = Vec::new();
             progress.entropy.shrink_to_fit();
@@ -314,11 +322,12 @@ impl Drop for EntropyWriter {
             return; // without a name it cannot be read
         }
         drop(names);
+        let now = self.ended.unwrap_or_else(Instant::now);
         let mut ended = self.store.ended.lock();
         ended.bytes += bytes;
-        ended.order.push_back((Instant::now(), bytes, Arc::clone(&self.entry)));
+        ended.order.push_back((now, bytes, Arc::clone(&self.entry)));
         drop(ended);
-        self.store.evict();
+        self.store.evict(now);
     }
 }
 
@@ -333,7 +342,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn entropies_are_readable_while_the_request_runs_and_until_the_ttl() {
         let store = store(10, 1 << 20);
-        let writer = store.begin();
+        let writer = store.begin(Instant::now());
         writer.name(&"R".into(), 0);
         writer.name(&"R_1".into(), 1);
         assert_eq!(store.read("R_1", None, 0).unwrap().1, SequenceProgress::default(), "known before its first token");
@@ -342,7 +351,7 @@ mod tests {
         assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
         assert!(store.read("R", Some(2), 0).is_none() && store.read("unknown", None, 0).is_none());
         assert!(!store.read("R", None, 0).unwrap().1.finished);
-        writer.finish(1, "length");
+        writer.finish(1, &"length".into());
         drop(writer);
         assert_eq!(store.read("R_1", None, 9).unwrap().1.finish_reason.as_deref(), Some("length"));
         assert_eq!(store.read("R", None, 0).unwrap().1.finish_reason.as_deref(), Some("abort"));
@@ -356,7 +365,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn follower_is_notified_of_each_change_and_of_the_end() {
         let store = store(10, 1 << 20);
-        let writer = store.begin();
+        let writer = store.begin(Instant::now());
         writer.name(&"R".into(), 0);
         writer.name(&"R_3".into(), 3);
         let first = store.follow("R", None).unwrap();
@@ -367,7 +376,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         writer.append(0, [0.5], &[7]);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        writer.finish(0, "stop");
+        writer.finish(0, &"stop".into());
         let (some, end) = waiting.await.unwrap();
         assert_eq!((some.entropy, some.next, some.finished), (vec![0.5], 1, false));
         assert_eq!((end.entropy, end.next, end.finish_reason.as_deref()), (vec![], 1, Some("stop")));
@@ -383,7 +392,7 @@ mod tests {
     async fn oldest_entries_are_evicted_first_and_a_reused_name_stays() {
         let store = store(2, 1 << 20);
         for at in 0..4 {
-            let writer = store.begin();
+            let writer = store.begin(Instant::now());
             writer.name(&"same".into(), 0);
             writer.name(&format!("own-{at}").into(), 0);
             writer.append(0, [at as f32], &[]);
@@ -394,7 +403,7 @@ mod tests {
         assert_eq!(store.read("same", None, 0).unwrap().1.entropy, [3.0]);
         let small = EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1000 });
         for at in 0..3 {
-            small.begin().name(&format!("{at}").into(), 0);
+            small.begin(Instant::now()).name(&format!("{at}").into(), 0);
         }
         assert!(small.take_evicted().bytes >= 1 && small.size().1 <= 1000);
     }
@@ -402,7 +411,7 @@ mod tests {
     #[test]
     fn repeated_name_of_an_earlier_request_does_not_replace_a_later_one() {
         let store = store(10, 1 << 20);
-        let (earlier, later) = (store.begin(), store.begin());
+        let (earlier, later) = (store.begin(Instant::now()), store.begin(Instant::now()));
         earlier.name(&"same".into(), 0);
         later.name(&"same".into(), 1);
         earlier.name(&"same".into(), 0);
@@ -413,7 +422,7 @@ mod tests {
     #[test]
     fn removed_name_no_longer_lists_the_request() {
         let store = store(10, 1 << 20);
-        let (writer, other) = (store.begin(), store.begin());
+        let (writer, other) = (store.begin(Instant::now()), store.begin(Instant::now()));
         writer.name(&"a-refused".into(), 0);
         writer.name(&"b-accepted".into(), 0);
         writer.remove_name("a-refused");

@@ -8,8 +8,8 @@ mod receive;
 mod send;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::context::GenerationContext;
 use super::event::EventKind;
 use super::events::{Events, Generation};
-use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, Source};
+use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, RidSlot, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
 use super::uncaptured::UncapturedGenerations;
 use crate::engine::capabilities::Capabilities;
@@ -66,20 +66,13 @@ impl Generator {
     ///
     /// # Errors
     /// The error for the client, if the engine did not reply.
-    pub async fn run(
-        self: &Arc<Self>,
-        mut request: GenerationRequest,
-        rid: &OnceLock<RequestId>,
-    ) -> Result<Generation, Error> {
+    pub async fn run(self: &Arc<Self>, mut request: GenerationRequest, rid: &RidSlot) -> Result<Generation, Error> {
         let GenerationRequest { source, call } = &mut request;
         // two equal calls with the same id are retries of one call
         call.signals.is_retry |= call.signals.rid.is_some() || source.has_rid();
         let is_retry = call.signals.is_retry;
         if !call.is_named || !self.context.settings.records {
-            let known = RequestId::default();
-            // never set before: a request is run once
-            let _ = rid.set(Arc::clone(&known));
-            return self.run_attempt(request, None, &known).await;
+            return self.run_attempt(request, None, rid.own()).await;
         }
         let key = RetryKey::new(&request);
         let idle = self.context.settings.session_idle;
@@ -91,7 +84,7 @@ impl Generator {
                 generation.unwrap_or_else(|error| Generation::failed(error, None))
             })
         });
-        let _ = rid.set(Arc::clone(reader.rid()));
+        rid.share(reader.rid());
         if let Some(label) = outcome.label() {
             self.context.metrics.retries.with_label_values(&[label]).inc();
         }
@@ -130,7 +123,7 @@ impl Generator {
     /// Runs a chat of the engine's own endpoint. The head of a stream whose events all come at the end does not wait for the engine.
     async fn run_chat(
         self: &Arc<Self>,
-        call: ClientCall,
+        call: Box<ClientCall>,
         mut chat: EngineChat,
         attempt: Option<AttemptContext>,
         rid: &RequestId,

@@ -91,7 +91,7 @@ impl InFlightIds {
     /// Registers the ids of one request until the result is dropped.
     #[must_use]
     pub fn start(&self, rids: impl IntoIterator<Item = Arc<str>>) -> InFlight {
-        let mut flight = InFlight { all: self.clone(), ids: HashSet::new(), unnamed: None };
+        let mut flight = InFlight { all: self.clone(), ids: RequestIds::default(), unnamed: None };
         rids.into_iter().for_each(|rid| flight.add(rid));
         flight
     }
@@ -100,17 +100,44 @@ impl InFlightIds {
     ///
     /// # Errors
     /// [`RidInUse`] with the first id that is running.
-    pub fn try_start(&self, rids: &[Arc<str>]) -> Result<InFlight, RidInUse> {
+    pub fn try_start<'a>(&self, rids: impl Iterator<Item = &'a Arc<str>> + Clone) -> Result<InFlight, RidInUse> {
+        let mut own = RequestIds::default();
         self.with(|ids| {
-            if let Some(live) = rids.iter().find(|rid| ids.contains_key(&**rid)) {
-                return Err(RidInUse(live.clone()));
+            if let Some(live) = rids.clone().find(|rid| ids.contains_key(&***rid)) {
+                return Err(RidInUse(Arc::clone(live)));
             }
-            for rid in rids {
-                *ids.entry(rid.clone()).or_default() += 1;
+            for rid in rids.filter(|rid| own.insert(rid)) {
+                *ids.entry(Arc::clone(rid)).or_default() += 1;
             }
             Ok(())
         })?;
-        Ok(InFlight { all: self.clone(), ids: rids.iter().cloned().collect(), unnamed: None })
+        Ok(InFlight { all: self.clone(), ids: own, unnamed: None })
+    }
+}
+
+/// The ids of one request: usually one, sometimes a million.
+#[derive(Debug, Default)]
+struct RequestIds {
+    first: Option<Arc<str>>,
+    others: HashSet<Arc<str>>,
+}
+
+impl RequestIds {
+    fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.first.iter().chain(&self.others)
+    }
+
+    fn contains(&self, rid: &str) -> bool {
+        self.first.as_deref() == Some(rid) || !self.others.is_empty() && self.others.contains(rid)
+    }
+
+    /// Returns false if the id is known.
+    fn insert(&mut self, rid: &Arc<str>) -> bool {
+        if self.first.is_none() {
+            self.first = Some(Arc::clone(rid));
+            return true;
+        }
+        !self.contains(rid) && self.others.insert(Arc::clone(rid))
     }
 }
 
@@ -118,16 +145,15 @@ impl InFlightIds {
 #[derive(Debug)]
 pub struct InFlight {
     all: InFlightIds,
-    ids: HashSet<Arc<str>>,
+    ids: RequestIds,
     unnamed: Option<UnknownRidGuard>,
 }
 
 impl InFlight {
     /// Registers an id that the engine has returned.
     pub fn add(&mut self, rid: Arc<str>) {
-        if !self.ids.contains(&rid) {
-            self.all.with(|ids| *ids.entry(rid.clone()).or_default() += 1);
-            self.ids.insert(rid);
+        if self.ids.insert(&rid) {
+            self.all.with(|ids| *ids.entry(rid).or_default() += 1);
         }
     }
 
@@ -157,7 +183,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.all.with(|ids| {
-            for rid in &self.ids {
+            for rid in self.ids.iter() {
                 if let Some(count) = ids.get_mut(rid) {
                     *count -= 1;
                     if *count == 0 {
@@ -217,10 +243,11 @@ mod tests {
     #[test]
     fn second_request_with_an_id_in_flight_is_refused() {
         let flights = InFlightIds::default();
-        let first = flights.try_start(&["a".into(), "b".into()]);
-        assert_eq!(flights.try_start(&["c".into(), "b".into()]).err(), Some(RidInUse("b".into())));
+        let (a, b, c): (Arc<str>, Arc<str>, Arc<str>) = ("a".into(), "b".into(), "c".into());
+        let first = flights.try_start([&a, &b].into_iter());
+        assert_eq!(flights.try_start([&c, &b].into_iter()).err(), Some(RidInUse("b".into())));
         assert!(!flights.is_live("c"), "a refused request registers no id");
         drop(first);
-        assert!(flights.try_start(&["b".into()]).is_ok());
+        assert!(flights.try_start([&b].into_iter()).is_ok());
     }
 }

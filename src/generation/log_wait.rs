@@ -49,7 +49,7 @@ impl LogWait {
 
     /// Waits until the log or the shared ledger has acknowledged records, and counts failures. Resolves to true if the reply may be sent:
     /// a failure loses the record, and the reply only with `--strict ledger`.
-    pub async fn wait(&self, acks: Vec<Ack>) -> bool {
+    pub async fn wait(&self, acks: impl IntoIterator<Item = Ack>) -> bool {
         let is_skipped = !self.strict && self.is_skipped();
         let deadline = Instant::now() + if is_skipped { Duration::ZERO } else { self.longest };
         let (mut timed_out, mut confirmed) = (false, true);

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use crate::columns::{COLUMNS, ColumnSource};
@@ -24,11 +25,11 @@ use turn_builder::TurnBuilder;
 #[derive(Debug)]
 pub struct RecordContext {
     /// The ids of each prompt, where the client sent them or the engine's tokenizer returned them.
-    pub prompts: Vec<Option<Arc<[u32]>>>,
+    pub prompts: SmallVec<[Option<Arc<[u32]>>; 1]>,
     /// The request that the engine continues: it puts the tokens of that request before each prompt.
     pub session_params: Option<SessionParams>,
     /// The `sampling_params` of each prompt, unchanged.
-    pub sampling: Vec<Option<Box<str>>>,
+    pub sampling: SmallVec<[Option<Box<str>>; 1]>,
     /// The served model.
     pub model: Arc<str>,
     /// The adapter of each prompt.
@@ -47,7 +48,7 @@ pub struct RecordContext {
     /// The size of the vocabulary, if it is known.
     pub vocab_size: Option<u32>,
     /// The number of leading tokens that each column of the table leaves out, where the request chooses it and it can be read.
-    pub column_starts: Vec<Option<usize>>,
+    pub column_starts: SmallVec<[Option<usize>; 1]>,
 }
 
 /// Records one reply.
@@ -57,12 +58,12 @@ pub struct Recorder {
     context: RecordContext,
     started: Instant,
     started_ms: u64,
-    turns: Vec<TurnBuilder>,
+    turns: SmallVec<[TurnBuilder; 1]>,
     /// The turn that `session_params` continues; the outer `None` until it has been looked up.
     continued: Option<Option<ContinuedRequest>>,
     /// The prompts that the engine completed, by their positions.
     completed_prompts: HashMap<usize, Arc<[u32]>>,
-    acks: Vec<Ack>,
+    acks: SmallVec<[Ack; 1]>,
     /// The session is marked as incomplete. Each of a million unreadable events would otherwise be a write to the ledger.
     is_incomplete: bool,
 }
@@ -102,6 +103,8 @@ pub struct CapturedOutput<'a> {
     pub edit: &'a Edit<'a>,
     /// The byte ranges to cut from its members.
     pub cuts: &'a Splice,
+    /// When it arrived.
+    pub arrived: Instant,
 }
 
 /// A sequence whose ids the engine reported as a whole, without logprobs.
@@ -131,6 +134,10 @@ struct FinishedTurn {
     reported: ReportedVersions,
     /// Its finish reason and fault, and what the reply says about its entropies and cached tokens.
     about: TurnMetadata,
+    /// Milliseconds from the request to its end.
+    elapsed_ms: u64,
+    /// No other sequence answers its prompt.
+    is_only_sample: bool,
 }
 
 impl RecordContext {
@@ -163,9 +170,9 @@ impl RecordContext {
     #[must_use]
     pub fn for_engine_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         Self {
-            prompts: Vec::new(),
+            prompts: SmallVec::new(),
             session_params: None,
-            sampling: vec![Some(chat.sampling.clone())],
+            sampling: smallvec![Some(chat.sampling.clone())],
             model: Arc::clone(&upstream.model),
             lora_paths: vec![chat.lora_path.clone()],
             epoch: policy.epoch(),
@@ -175,7 +182,7 @@ impl RecordContext {
             engine: None,
             ids_are_sampled: true,
             vocab_size: upstream.vocab_size,
-            column_starts: Vec::new(),
+            column_starts: SmallVec::new(),
         }
     }
 
@@ -206,18 +213,18 @@ fn lora_paths(request: &GenerateRequest, prompts: usize) -> Vec<Option<Arc<str>>
 }
 
 impl Recorder {
-    /// A recorder of the reply to `call`.
+    /// A recorder of the reply to `call`, which is sent `now`.
     #[must_use]
-    pub fn new(call: Call, context: RecordContext) -> Self {
+    pub fn new(call: Call, context: RecordContext, now: Instant) -> Self {
         Self {
             call,
             context,
-            started: Instant::now(),
+            started: now,
             started_ms: now_ms(),
-            turns: Vec::new(),
+            turns: SmallVec::new(),
             continued: None,
             completed_prompts: HashMap::new(),
-            acks: Vec::new(),
+            acks: SmallVec::new(),
             is_incomplete: false,
         }
     }
@@ -249,7 +256,7 @@ impl Recorder {
     }
 
     /// Returns the acknowledgements that resolve when the turns so far are on disk.
-    pub fn take_acks(&mut self) -> Vec<Ack> {
+    pub fn take_acks(&mut self) -> SmallVec<[Ack; 1]> {
         std::mem::take(&mut self.acks)
     }
 
@@ -263,7 +270,7 @@ impl Recorder {
             0 => policy.sampled_epochs(),
             _ => policy.observe_tokens(self.started),
         };
-        let elapsed = self.elapsed_ms();
+        let elapsed = self.ms_until(output.arrived);
         let turn = &mut self.turns[output.index];
         if turn.recorded {
             return;
@@ -296,7 +303,13 @@ impl Recorder {
         self.observe(&reported);
         let turn = TurnBuilder { ids, rid, first_ms, ..TurnBuilder::default() };
         let about = TurnMetadata { finish, fault: Some(Fault::Forwarded), cached_tokens, ..TurnMetadata::default() };
-        self.commit(turn, index, 0, FinishedTurn { prompt: Some(prompt), reported, about });
+        let elapsed_ms = self.elapsed_ms();
+        self.commit(
+            turn,
+            index,
+            0,
+            FinishedTurn { prompt: Some(prompt), reported, about, elapsed_ms, is_only_sample: false },
+        );
     }
 
     /// Notes the weight version of a complete reply. The spans are preferred: any other label is the front end's, which may be outdated.
@@ -310,7 +323,11 @@ impl Recorder {
     /// Milliseconds since the request.
     #[must_use]
     pub fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.ms_until(Instant::now())
+    }
+
+    fn ms_until(&self, now: Instant) -> u64 {
+        u64::try_from(now.duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The ids of a prompt. Where the engine completed it from its session, they are known only if they have `count` tokens, the
@@ -343,7 +360,7 @@ impl Recorder {
 
     /// Commits the turn of a sequence that has finished.
     fn finish(&mut self, output: CapturedOutput<'_>) {
-        let CapturedOutput { bytes, chunk, index, n, measured, details, .. } = output;
+        let CapturedOutput { bytes, chunk, index, n, measured, details, arrived, .. } = output;
         let mut turn = std::mem::take(&mut self.turns[index]);
         turn.extras.extend(details.into_iter().map(|(name, value)| (name.into(), value)));
         let at = index / n.max(1);
@@ -366,7 +383,8 @@ impl Recorder {
             cached_tokens: chunk.cached_tokens(bytes),
             ..TurnMetadata::default()
         };
-        self.commit(turn, index, at, FinishedTurn { prompt, reported, about });
+        let (elapsed_ms, is_only_sample) = (self.ms_until(arrived), n == 1);
+        self.commit(turn, index, at, FinishedTurn { prompt, reported, about, elapsed_ms, is_only_sample });
     }
 
     /// Commits the sequences that have not finished when the reply ends. Their fault is `fault`, unless what was received is inconsistent:
@@ -394,13 +412,16 @@ impl Recorder {
             let label = turn.label.take().filter(|_| is_same);
             let reported = ReportedVersions { label, spans: Vec::new() };
             let about = TurnMetadata { fault: Some(fault), ..TurnMetadata::default() };
-            self.commit(turn, index, at, FinishedTurn { prompt, reported, about });
+            let (elapsed_ms, is_only_sample) = (self.elapsed_ms(), n == 1);
+            self.commit(turn, index, at, FinishedTurn { prompt, reported, about, elapsed_ms, is_only_sample });
         }
     }
 
     /// Commits the turn of sequence `index`, which answers prompt `at`.
     fn commit(&mut self, mut turn: TurnBuilder, index: usize, at: usize, finished: FinishedTurn) {
-        let FinishedTurn { prompt, reported, about } = finished;
+        let FinishedTurn { prompt, reported, about, elapsed_ms, is_only_sample } = finished;
+        let sampling = self.context.sampling.get_mut(at);
+        let sampling = sampling.and_then(|text| if is_only_sample { text.take() } else { text.clone() });
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
         let (columns, missing_columns) =
             turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context.column_starts);
@@ -409,12 +430,12 @@ impl Recorder {
             rid: turn.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
             policy: self.context.policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
-            sampling: self.context.sampling.get(at).cloned().flatten(),
+            sampling,
             model: Arc::clone(&self.context.model),
             lora_path: self.context.lora_paths.get(at).cloned().flatten(),
             started_ms: self.started_ms,
             first_ms: turn.first_ms,
-            elapsed_ms: self.elapsed_ms(),
+            elapsed_ms,
             chat: self.context.chat.clone(),
             labels: self.context.labels.clone(),
             extras: turn.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
@@ -455,7 +476,7 @@ mod tests {
         let store = Arc::new(Sessions::new(limits));
         let policy = Arc::new(Policy::new(SharedLog::default()));
         let context = RecordContext::for_generate(&GenerateRequest::default(), &Capabilities::default(), policy);
-        let mut recorder = Recorder::new(Call::new(Arc::clone(&store), "s".into()), context);
+        let mut recorder = Recorder::new(Call::new(Arc::clone(&store), "s".into()), context, Instant::now());
         recorder.incomplete();
         assert!(store.session("s").is_some());
         store.delete("s").await.unwrap();

@@ -18,7 +18,33 @@ use crate::engine::transport::client::UpstreamCall;
 use crate::session::{Chat, Labels};
 
 /// A request's id, set once it is known.
-pub(crate) type RequestId = Arc<OnceLock<Arc<str>>>;
+pub(crate) type RequestId = OnceLock<Arc<str>>;
+
+/// The id of a call's request. Calls that share an attempt share its id.
+#[derive(Debug, Default)]
+pub struct RidSlot {
+    own: RequestId,
+    attempt: OnceLock<Arc<RequestId>>,
+}
+
+impl RidSlot {
+    /// The id, once it is known.
+    #[must_use]
+    pub fn get(&self) -> Option<&Arc<str>> {
+        self.own.get().or_else(|| self.attempt.get()?.get())
+    }
+
+    /// The id of a call that shares no attempt.
+    pub(super) fn own(&self) -> &RequestId {
+        &self.own
+    }
+
+    /// Takes the id of an attempt.
+    pub(super) fn share(&self, rid: &Arc<RequestId>) {
+        // never set before: a call is run once
+        let _ = self.attempt.set(Arc::clone(rid));
+    }
+}
 
 /// The source of the events of a reply.
 #[derive(Debug)]
@@ -167,8 +193,8 @@ impl Source {
 pub struct GenerationRequest {
     /// The source of its events, with the request for it.
     pub source: Source,
-    /// The call.
-    pub call: ClientCall,
+    /// The call. On the heap: futures that hold it are copied.
+    pub call: Box<ClientCall>,
 }
 
 /// The parts of a client's call that do not depend on the source of its events.

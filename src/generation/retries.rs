@@ -96,7 +96,7 @@ pub struct AttemptContext {
     /// There was an undelivered attempt, with or without turns. Its ids may not be released yet.
     pub is_repeat: bool,
     /// The request's id, once it is known.
-    pub rid: RequestId,
+    pub rid: Arc<RequestId>,
 }
 
 struct Attempt {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::{Cursor, Malformed, Splice, Text};
 
 /// The position of one member in the text.
@@ -146,7 +148,7 @@ pub struct Edit<'a> {
     bytes: &'a [u8],
     object: &'a Object,
     /// By member of `object`.
-    changes: Vec<MemberChange>,
+    changes: SmallVec<[MemberChange; 48]>,
     /// The range of each replaced value, and the new value.
     replaced: Vec<(Range<usize>, Vec<u8>)>,
     /// The text of the appended members, with a comma before each.
@@ -160,7 +162,7 @@ impl<'a> Edit<'a> {
         Self {
             bytes,
             object,
-            changes: vec![MemberChange::Kept; object.members.len()],
+            changes: SmallVec::from_elem(MemberChange::Kept, object.members.len()),
             replaced: Vec::new(),
             appended: Vec::new(),
         }

@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 /// Changes to a text, in any order. They must not overlap, except for cuts inside cuts.
 #[derive(Debug, Clone, Default)]
 pub struct Splice {
-    changes: Vec<(Range<usize>, Vec<u8>)>,
+    // most texts have one or two
+    changes: SmallVec<[(Range<usize>, Vec<u8>); 2]>,
 }
 
 impl Splice {

@@ -9,9 +9,8 @@ use tokio::time::Instant;
 use crate::engine::reason::Reason;
 use crate::engine::sglang::routes;
 use crate::generation::ReplyStats;
-use crate::generation::request::RequestId;
-use crate::metrics::Metrics;
-use crate::serve::request_info::RequestInfo;
+use crate::generation::request::RidSlot;
+use crate::metrics::{EndpointMetrics, Metrics};
 
 /// The status of a request whose client disconnected before the reply. HTTP does not define it, but proxies log it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -23,10 +22,9 @@ pub(crate) struct AccessRecord(Arc<SharedRecord>);
 
 #[derive(Debug)]
 struct SharedRecord {
-    metrics: Arc<Metrics>,
+    metrics: Arc<EndpointMetrics>,
     /// True once the drain time has passed and the server closes the remaining connections.
     cutting: Arc<AtomicBool>,
-    endpoint: &'static str,
     method: &'static str,
     /// A monitoring system sends it every few seconds: it is logged at debug level and not counted as active.
     is_probe: bool,
@@ -34,7 +32,7 @@ struct SharedRecord {
     /// 0 until the reply begins.
     status: AtomicU16,
     is_streaming: AtomicBool,
-    rid: OnceLock<RequestId>,
+    rid: RidSlot,
     observed: OnceLock<ReplyStats>,
 }
 
@@ -43,30 +41,30 @@ impl AccessRecord {
     pub(crate) fn start(
         metrics: &Arc<Metrics>,
         cutting: &Arc<AtomicBool>,
-        info: &RequestInfo,
+        endpoint: &'static str,
+        is_probe: bool,
         method: &Method,
     ) -> Self {
-        let (endpoint, is_probe) = (info.route.endpoint, info.is_probe);
+        let metrics = metrics.endpoint(endpoint);
         if !is_probe {
-            metrics.active.with_label_values(&[endpoint]).inc();
+            metrics.active().inc();
         }
         Self(Arc::new(SharedRecord {
-            metrics: Arc::clone(metrics),
+            metrics,
             cutting: Arc::clone(cutting),
-            endpoint,
             method: routes::method_label(method),
             is_probe,
             started: Instant::now(),
             status: AtomicU16::new(0),
             is_streaming: AtomicBool::new(false),
-            rid: OnceLock::new(),
+            rid: RidSlot::default(),
             observed: OnceLock::new(),
         }))
     }
 
-    /// Returns the record from the extensions of a request.
+    /// Returns the record from the extensions of a gRPC call.
     pub(crate) fn of(extensions: &Extensions) -> Self {
-        extensions.get().cloned().expect("the outermost layers of a port start a record for every request")
+        extensions.get().cloned().expect("the gRPC services add the record of every call")
     }
 
     /// Sets the status of the reply. An error status that was set before stays.
@@ -82,7 +80,7 @@ impl AccessRecord {
     }
 
     /// The request id, set as soon as it is known.
-    pub(crate) fn rid(&self) -> &OnceLock<RequestId> {
+    pub(crate) fn rid(&self) -> &RidSlot {
         &self.0.rid
     }
 
@@ -108,28 +106,27 @@ impl SharedRecord {
 
 impl Drop for SharedRecord {
     fn drop(&mut self) {
-        let (metrics, endpoint, method) = (&self.metrics, self.endpoint, self.method);
+        let (metrics, endpoint, method) = (&self.metrics, self.metrics.name(), self.method);
         let (elapsed, status) = (self.started.elapsed(), self.status());
         let is_streaming = self.is_streaming.load(Ordering::Relaxed);
         let ms = elapsed.as_millis() as u64;
-        metrics.requests.with_label_values(&[endpoint, method, itoa::Buffer::new().format(status)]).inc();
-        let streaming = if is_streaming { "true" } else { "false" };
-        metrics.duration.with_label_values(&[endpoint, streaming]).observe(elapsed.as_secs_f64());
+        metrics.requests(method, status).inc();
+        metrics.duration(is_streaming).observe(elapsed.as_secs_f64());
         if self.is_probe {
             tracing::debug!(endpoint, method, status, ms, "request");
             return;
         }
-        metrics.active.with_label_values(&[endpoint]).dec();
+        metrics.active().dec();
         let observed = self.observed.get().copied();
         if let Some(observed) = observed {
-            metrics.overhead.with_label_values(&[endpoint]).observe(observed.overhead.as_secs_f64());
+            metrics.overhead().observe(observed.overhead.as_secs_f64());
         }
         let observed = observed.unwrap_or_default();
         tracing::info!(
             endpoint,
             method,
             status,
-            rid = self.rid.get().and_then(|rid| rid.get()).map(|rid| &**rid),
+            rid = self.rid.get().map(|rid| &**rid),
             stream = is_streaming,
             prompt_tokens = observed.prompt_tokens,
             tokens = observed.tokens,

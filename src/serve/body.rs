@@ -24,6 +24,8 @@ pub(crate) use upload::{Upload, read_body, upload_error};
 #[derive(Debug)]
 pub(crate) struct Body {
     inner: Inner,
+    /// Statistics of a complete reply.
+    observed: Option<ReplyStats>,
     /// Receives the token counts and the entropy of the reply.
     record: Option<AccessRecord>,
     /// Set while a generation runs whose request id is not known.
@@ -54,6 +56,13 @@ impl Body {
         Self::new(Inner::Full(bytes.into()))
     }
 
+    /// Creates the body of a reply that was measured completely.
+    pub(crate) fn whole(bytes: Bytes, observed: Option<ReplyStats>) -> Self {
+        let mut body = Self::full(bytes);
+        body.observed = observed;
+        body
+    }
+
     /// Forwards the upstream's body unchanged.
     pub(crate) fn forwarded(body: ForwardedBody) -> Self {
         Self::new(Inner::Forwarded(Box::new(body)))
@@ -65,7 +74,7 @@ impl Body {
     }
 
     fn new(inner: Inner) -> Self {
-        Self { inner, record: None, _unnamed: None }
+        Self { inner, observed: None, record: None, _unnamed: None }
     }
 
     /// Creates a body that blocking threads produce as the client reads it.
@@ -89,7 +98,7 @@ impl Body {
     fn observed(&self) -> Option<ReplyStats> {
         match &self.inner {
             Inner::Encoded(body) => body.observed(),
-            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) => None,
+            Inner::Full(_) | Inner::Forwarded(_) | Inner::Offloaded(_) => self.observed,
         }
     }
 }

@@ -12,14 +12,13 @@ use hyper::body::Incoming;
 
 use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::error::Error;
-use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::control_route::{self, PROBES};
 use crate::serve::data::forward::forward;
 use crate::serve::misdirected;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
-use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::serve::request_info::{Access, Port, PortRequest, Protocol, RequestInfo};
 
 /// The route of SGLang that the page uses to show the text of ids.
 const DETOKENIZE: &str = "/detokenize";
@@ -50,13 +49,12 @@ pub(crate) fn classify<B>(request: &Request<B>) -> RequestInfo {
 }
 
 /// Serves a request that passed the layers.
-pub(crate) async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
-    let record = AccessRecord::of(request.extensions());
-    route(proxy, request).await.map(|body| body.with_record(record))
+pub(crate) async fn handle(proxy: &Arc<Proxy>, received: PortRequest) -> Response<Body> {
+    let PortRequest { info, record, request } = received;
+    self::route(proxy, info.route, request).await.map(|body| body.with_record(record))
 }
 
-async fn route(proxy: &Arc<Proxy>, mut request: Request<Incoming>) -> Response<Body> {
-    let route = RequestInfo::of(&request).route;
+async fn route(proxy: &Arc<Proxy>, route: Route, mut request: Request<Incoming>) -> Response<Body> {
     if let Some(response) = probes::handle(proxy, route.endpoint, &request) {
         return response;
     }

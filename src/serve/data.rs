@@ -13,7 +13,7 @@ use std::sync::Arc;
 use http::{Method, Request, Response, header};
 use hyper::body::Incoming;
 
-use crate::api::Apis;
+use crate::api::{Api, Apis};
 use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::error::Error;
 use crate::json::percent_decode;
@@ -23,7 +23,7 @@ use crate::serve::data::forward::forward;
 use crate::serve::identity::{self, InvalidName};
 use crate::serve::misdirected::MisdirectedRequest;
 use crate::serve::proxy::Proxy;
-use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::serve::request_info::{Access, Port, PortRequest, Protocol, RequestInfo};
 use crate::session::is_name;
 
 /// Classifies a request to the data port. Removes the session from its path.
@@ -31,7 +31,11 @@ pub(crate) fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo 
     let session = take_session(request);
     let path = request.uri().path();
     let known = routes::route(path);
-    let api = apis.get(known.endpoint).or_else(|| apis.get(path));
+    let api = match known.kind {
+        // no API serves it
+        RouteKind::Generate => None,
+        _ => apis.get(known.endpoint).or_else(|| apis.get(path)),
+    };
     let route = api.map_or(known, |(endpoint, api)| Route {
         endpoint,
         kind: if api.generates() { RouteKind::Generating } else { RouteKind::Other },
@@ -48,35 +52,49 @@ pub(crate) fn classify<B>(apis: &Apis, request: &mut Request<B>) -> RequestInfo 
     }
 }
 
-/// Serves a request that passed the layers.
-pub(crate) async fn handle(proxy: &Arc<Proxy>, request: Request<Incoming>) -> Response<Body> {
-    let record = AccessRecord::of(request.extensions());
-    let api = RequestInfo::of(&request).api.clone();
-    let response = route(proxy, request, &record).await.unwrap_or_else(|error| match api {
-        Some(api) => error.into_api_response(&*api),
-        None => error.into_response(),
-    });
-    response.map(|body| body.with_record(record))
+/// Serves a request that passed the layers. Not an async fn, which would hold its arguments twice.
+pub(crate) fn handle(proxy: &Arc<Proxy>, received: PortRequest) -> impl Future<Output = Response<Body>> + Send {
+    let PortRequest { info, record, request } = received;
+    let RequestInfo { route, session, api, .. } = info;
+    async move {
+        let response = match session.transpose() {
+            _ if is_tunnel(&request) => {
+                let message = "tokentap supports neither CONNECT nor web sockets".to_owned();
+                Err(Error::NotImplemented { message })
+            }
+            Err(invalid) => Err(invalid.into()),
+            Ok(session) if is_native(route, request.method()) => {
+                generate::handle(proxy, request, session, &record).await
+            }
+            // the futures of other routes are large
+            Ok(session) => Box::pin(serve_other(proxy, route, api.as_ref(), request, session, &record)).await,
+        };
+        let response = response.unwrap_or_else(|error| match api {
+            Some(api) => error.into_api_response(&*api),
+            None => error.into_response(),
+        });
+        response.map(|body| body.with_record(record))
+    }
 }
 
-async fn route(
+/// Whether a request is a generation of the native API.
+fn is_native(route: Route, method: &Method) -> bool {
+    route.kind == RouteKind::Generate && matches!(*method, Method::POST | Method::PUT)
+}
+
+/// Serves a request that is not a native generation.
+async fn serve_other(
     proxy: &Arc<Proxy>,
+    route: Route,
+    api: Option<&Arc<dyn Api>>,
     mut request: Request<Incoming>,
+    session: Option<Arc<str>>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
-    if is_tunnel(&request) {
-        let message = "tokentap supports neither CONNECT nor web sockets".to_owned();
-        return Err(Error::NotImplemented { message });
-    }
-    let RequestInfo { route, session, api, .. } = RequestInfo::of(&request).clone();
-    let session = session.transpose()?;
-    if route.kind == RouteKind::Generate && matches!(*request.method(), Method::POST | Method::PUT) {
-        return generate::handle(proxy, request, session, record).await;
-    }
     if let Some(api) = api.filter(|api| api.accepts(request.method()))
-        && api_call::reads(proxy, &*api, &request, session.as_ref())
+        && api_call::reads(proxy, &**api, route, &request, session.as_ref())
     {
-        return Box::pin(api_call::handle(proxy, api, request, session, record)).await;
+        return api_call::handle(proxy, Arc::clone(api), route, request, session, record).await;
     }
     if route.kind == RouteKind::Control && !proxy.config.keys.allow_control {
         return Box::pin(abort::handle_control(proxy, route, request)).await;

@@ -149,8 +149,10 @@ fn candidates<'a>(
     body: Option<&'a SessionNames>,
 ) -> impl Iterator<Item = Candidate<'a>> {
     let dedicated = |value, name| Candidate { value, source: NameSource::Dedicated(name) };
-    let in_headers =
-        SESSION_HEADERS.into_iter().filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
+    // most requests have none, and comparing the few names that they have is faster than a lookup
+    let is_named = headers.keys().any(|name| SESSION_HEADERS.iter().any(|(known, _)| known == name));
+    let in_headers = SESSION_HEADERS.into_iter().filter(move |_| is_named);
+    let in_headers = in_headers.filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| percent_decode(value));
     let in_query = single_value(in_query).map(|value| dedicated(value, "the query member session_id"));

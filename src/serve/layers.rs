@@ -9,26 +9,23 @@ pub(crate) mod validate;
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use futures_util::future::Either;
-use http::{HeaderValue, Request, Response, Version, header};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use tokio::sync::watch;
 use tower::{Layer, Service};
 
 use crate::api::Apis;
 use crate::error::Error;
-use crate::metrics::Metrics;
 use crate::serve::access_log::AccessRecord;
 use crate::serve::connection::Phase;
 use crate::serve::problem::Problem;
 use crate::serve::reply_body::ReplyBody;
-use crate::serve::request_info::{Port, Protocol, RequestInfo};
+use crate::serve::request_info::{Port, PortRequest, Protocol, RequestInfo};
 use crate::serve::{control, data, grpc};
 
-/// A layer: `Fn(&mut Request) -> Result<impl ResponseEdit, Rejection>`, which must not block.
+/// A layer: `Fn(&mut PortRequest) -> Result<impl ResponseEdit, Rejection>`, which must not block.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestLayer<F>(pub F);
 
@@ -47,11 +44,11 @@ pub(crate) struct RequestService<F, S> {
     inner: S,
 }
 
-impl<F, E, S, B> Service<Request<B>> for RequestService<F, S>
+impl<F, E, S> Service<PortRequest> for RequestService<F, S>
 where
-    F: Fn(&mut Request<B>) -> Result<E, Rejection>,
+    F: Fn(&mut PortRequest) -> Result<E, Rejection>,
     E: ResponseEdit,
-    S: Service<Request<B>, Response = Response<ReplyBody>, Error = Infallible, Future: Unpin>,
+    S: Service<PortRequest, Response = Response<ReplyBody>, Error = Infallible, Future: Unpin>,
 {
     type Response = S::Response;
     type Error = Infallible;
@@ -61,10 +58,10 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: PortRequest) -> Self::Future {
         match (self.before)(&mut request) {
             Ok(edit) => Either::Left(EditedResponse { future: self.inner.call(request), edit: Some(edit) }),
-            Err(rejection) => Either::Right(ready(Ok(rejection.into_response(RequestInfo::of(&request))))),
+            Err(rejection) => Either::Right(ready(Ok(rejection.into_response(&request.info)))),
         }
     }
 }
@@ -137,28 +134,18 @@ impl Rejection {
     }
 }
 
-/// Adds a [`RequestInfo`] to the extensions of a request.
-pub(crate) fn classify<B>(port: Port, apis: &Apis, request: &mut Request<B>) {
-    let info = match port {
+/// Classifies a request.
+pub(crate) fn classify<B>(port: Port, apis: &Apis, request: &mut Request<B>) -> RequestInfo {
+    match port {
         port if is_grpc(request) => grpc::classify(port, request.uri().path()),
         Port::Data => data::classify(apis, request),
         Port::Control => control::classify(request),
-    };
-    request.extensions_mut().insert(info);
-}
-
-/// Starts the access record of a request, and adds it to the extensions of the request. The body of the response holds it.
-pub(crate) fn observe<B>(metrics: &Arc<Metrics>, cutting: &Arc<AtomicBool>, request: &mut Request<B>) -> AccessRecord {
-    let record = AccessRecord::start(metrics, cutting, RequestInfo::of(request), request.method());
-    request.extensions_mut().insert(record.clone());
-    record
+    }
 }
 
 impl ResponseEdit for AccessRecord {
     fn apply(self, response: &mut Response<ReplyBody>) {
-        // a gRPC call that fails before its first message has its status in the headers
-        let failed = grpc::failed_status(response.headers());
-        self.set_status(failed.unwrap_or_else(|| response.status()));
+        self.set_status(failed_grpc_status(response).unwrap_or_else(|| response.status()));
         response.body_mut().set_record(self);
     }
 }
@@ -183,6 +170,11 @@ impl ResponseEdit for CloseConnection {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
+}
+
+/// The status of a gRPC call that fails before its first message, which has its status in the headers.
+fn failed_grpc_status(response: &Response<ReplyBody>) -> Option<StatusCode> {
+    if response.body().is_grpc() { grpc::failed_status(response.headers()) } else { None }
 }
 
 /// Whether a request is a gRPC call. Over HTTP/1 it never is, whatever its content type.

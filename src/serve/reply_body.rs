@@ -43,6 +43,11 @@ impl ReplyBody {
         Self { content, record: None, _permit: None, ends_connection: false }
     }
 
+    /// Whether the reply is one of a gRPC call.
+    pub(crate) fn is_grpc(&self) -> bool {
+        matches!(self.content, ProtocolBody::Grpc(_))
+    }
+
     /// Marks the reply as the last one of its connection.
     pub(crate) fn ending_connection(mut self) -> Self {
         self.ends_connection = true;

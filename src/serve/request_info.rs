@@ -1,11 +1,13 @@
-//! The classification of a request, which the layers use.
+//! A request with its classification, which the layers use.
 
 use std::sync::Arc;
 
 use http::Request;
+use hyper::body::Incoming;
 
 use crate::api::Api;
 use crate::engine::sglang::routes::{self, Route, RouteKind};
+use crate::serve::access_log::AccessRecord;
 use crate::serve::discovery::Need;
 use crate::serve::identity::InvalidName;
 
@@ -42,7 +44,17 @@ pub(crate) enum Access {
     Agent,
 }
 
-/// The properties of a request that the layers use. The outermost layer adds it to the request's extensions.
+/// A request to a port. Its classification and record are not extensions of the request, which would take an allocation each.
+#[derive(Debug)]
+pub(crate) struct PortRequest {
+    pub info: RequestInfo,
+    /// Its metrics and its line in the access log.
+    pub record: AccessRecord,
+    /// The request, without the session in its path.
+    pub request: Request<Incoming>,
+}
+
+/// The properties of a request that the layers use.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestInfo {
     /// The port that received it.
@@ -91,10 +103,5 @@ impl RequestInfo {
             Some(api) => api.generates().then_some(Need::Chats),
             None => generates.then_some(Need::Engine),
         }
-    }
-
-    /// Returns the classification from the request's extensions.
-    pub(crate) fn of<B>(request: &Request<B>) -> &Self {
-        request.extensions().get().expect("the outermost layer of a port classifies every request")
     }
 }

@@ -120,7 +120,7 @@ impl ChatReader {
         Some(Chunk {
             rid: Some(self.ids.rid.as_deref().unwrap_or_default().to_owned()),
             finish: Some(Finish {
-                kind: self.ids.finishes.get(&0).map_or("stop", |kind| kind).to_owned(),
+                kind: Finish::kind(self.ids.finishes.get(&0).map_or("stop", |kind| kind)),
                 matched: choice.value_span(body, "matched_stop").filter(|at| &body[at.clone()] != b"null"),
                 status_code: None,
                 message: None,

@@ -2,6 +2,8 @@
 
 mod exact;
 
+use smallvec::SmallVec;
+
 use super::request::{GenerateRequest, PerItem};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamLogprobs, StreamMode};
 use crate::engine::plan::{EntropyRequest, ExactSource, ItemPlan, PlanInputs, PlanLimits};
@@ -86,10 +88,11 @@ impl<'a> ForcingFacts<'a> {
 
     /// The plan for each prompt.
     #[must_use]
-    pub(crate) fn items(&self) -> Vec<ItemPlan> {
+    pub(crate) fn items(&self) -> SmallVec<[ItemPlan; 1]> {
         let obstacle = self.obstacle();
         let budget = self.within_budget();
-        let mut items: Vec<ItemPlan> = (0..self.prompts()).map(|at| self.item(at, obstacle, budget)).collect();
+        let mut items: SmallVec<[ItemPlan; 1]> =
+            (0..self.prompts()).map(|at| self.item(at, obstacle, budget)).collect();
         exact::unify_support(&mut items);
         items
     }

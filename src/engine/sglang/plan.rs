@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::forcing::ForcingFacts;
 use super::request::{GenerateRequest, PerItem, Texts};
 use super::rewrite::rewrite;
@@ -16,12 +18,11 @@ pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: P
     let items = facts.items();
     let assigned_rid = if inputs.assigns_rid { assign_rid(request) } else { None };
     let echo = inputs.records && inputs.entropy_request.wanted && wants_echo(request, upstream);
-    let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo).into_bytes();
+    let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo);
     let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
-    let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| {
-        let plain: Vec<ItemPlan> = items.iter().copied().map(ItemPlan::unforced).collect();
-        let rid = assigned_rid.as_ref().map(|_| InlineRid::new());
-        UnforcedRequest { body: rewrite(&facts, &plain, rid.as_ref().map(InlineRid::as_str), false), rid }
+    let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| UnforcedRequest {
+        original: request.bytes.clone(),
+        rid: assigned_rid.as_ref().map(|_| InlineRid::new()),
     });
     let rid = match &request.rid {
         PerItem::One(rid) => Some(rid.as_str().into()),
@@ -70,9 +71,9 @@ fn assign_rid(request: &GenerateRequest) -> Option<Arc<str>> {
 }
 
 /// The ids of the sequences, derived from the client's ids or from the assigned one.
-fn known_rids(request: &GenerateRequest, assigned_rid: Option<&Arc<str>>) -> Vec<(Arc<str>, usize)> {
+fn known_rids(request: &GenerateRequest, assigned_rid: Option<&Arc<str>>) -> SmallVec<[(Arc<str>, usize); 1]> {
     let ids = match assigned_rid {
-        Some(rid) if request.batch().is_none() => return vec![(Arc::clone(rid), 0)],
+        Some(rid) if request.batch().is_none() => return smallvec![(Arc::clone(rid), 0)],
         Some(rid) => request.rids_named(rid),
         None => request.rids(),
     };

@@ -369,6 +369,6 @@ fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
         Ok(())
     })
     .ok()?;
-    let kind = Cursor::at(bytes, kind?.start).string().ok()?.decode().into_owned();
+    let kind = Finish::kind(&Cursor::at(bytes, kind?.start).string().ok()?.decode());
     Some(Finish { kind, matched, status_code, message })
 }

@@ -3,29 +3,24 @@
 use std::fmt::Display;
 use std::io::Write;
 
-use crate::engine::plan::{EditedBody, ExactSource, ItemPlan};
+use bytes::Bytes;
+
+use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::sglang::forcing::ForcingFacts;
 use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
 use crate::json::{Cursor, Edit, Object, Splice};
 
 /// Rewrites the client's body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
 #[must_use]
-pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> EditedBody {
+pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> Bytes {
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
     let mut splice = Splice::default();
-    edit.remove(|key| key.is("entropy_options") || key.is("_proxy_session_id"));
     if echo {
         edit.set("return_prompt_token_ids", b"true");
     }
-    if let Some(rid) = rid {
-        edit.set_with("rid", rid.len() + 2, |out| {
-            out.push(b'"');
-            out.extend_from_slice(rid.as_bytes());
-            out.push(b'"');
-        });
-    }
+    adapt(&mut edit, rid);
     let forced = items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k);
     if forced {
         force(facts, items, &mut edit);
@@ -35,7 +30,35 @@ pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<
     for parameters in parameters(request, items) {
         parameters.finish(bytes, &mut splice);
     }
-    EditedBody { original: request.bytes.clone(), changes: splice }
+    apply(splice, &request.bytes)
+}
+
+/// Rewrites the client's body without anything forced. `rid` is set in a request that has none.
+#[must_use]
+pub(crate) fn unforced(original: Bytes, rid: Option<&str>) -> Bytes {
+    // it was parsed when the request was planned
+    let Ok(object) = Object::parse(&original) else { return original };
+    let (mut edit, mut splice) = (Edit::new(&original, &object), Splice::default());
+    adapt(&mut edit, rid);
+    edit.finish(&mut splice);
+    apply(splice, &original)
+}
+
+/// Removes tokentap's own members, and sets the request id.
+fn adapt(edit: &mut Edit<'_>, rid: Option<&str>) {
+    edit.remove(|key| key.is("entropy_options") || key.is("_proxy_session_id"));
+    if let Some(rid) = rid {
+        edit.set_with("rid", rid.len() + 2, |out| {
+            out.push(b'"');
+            out.extend_from_slice(rid.as_bytes());
+            out.push(b'"');
+        });
+    }
+}
+
+/// Applies the changes. A body without changes is not copied.
+fn apply(changes: Splice, original: &Bytes) -> Bytes {
+    if changes.is_empty() { original.clone() } else { changes.apply(original).into() }
 }
 
 fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {

@@ -1,5 +1,10 @@
 //! SGLang's paths: which of them generate, which may block, which change the weights, and their labels in metrics.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+
 use crate::json::percent_decode;
 
 /// How tokentap handles a path.
@@ -225,21 +230,25 @@ fn simplified(path: &str) -> String {
     segments.iter().flat_map(|segment| ["/", segment]).collect()
 }
 
-fn known(path: &str) -> Option<Route> {
-    if path == "/generate" {
-        return Some(GENERATE);
-    }
-    let tables: [(&[&'static str], RouteKind); 5] = [
+/// The routes by their paths.
+static ROUTES: LazyLock<HashMap<&str, Route, RandomState>> = LazyLock::new(|| {
+    let tables: [(&[&'static str], RouteKind); 6] = [
+        (&[GENERATE.endpoint], GENERATE.kind),
         (&GENERATING, RouteKind::Generating),
         (&POLICY, RouteKind::Control),
         (&CONTROL, RouteKind::Control),
         (&INFO, RouteKind::Info),
         (&OTHER, RouteKind::Other),
     ];
-    for (paths, kind) in tables {
-        if let Some(endpoint) = paths.iter().find(|known| **known == path) {
-            return Some(Route { endpoint, kind });
-        }
+    let of = |(paths, kind): (&'static [&'static str], RouteKind)| {
+        paths.iter().map(move |endpoint| (*endpoint, Route { endpoint, kind }))
+    };
+    tables.into_iter().flat_map(of).collect()
+});
+
+fn known(path: &str) -> Option<Route> {
+    if let Some(route) = ROUTES.get(path) {
+        return Some(*route);
     }
     let prefix = CONTROL_PREFIXES.iter().find(|prefix| path.starts_with(**prefix))?;
     Some(Route { endpoint: prefix, kind: RouteKind::Control })

@@ -42,7 +42,8 @@ pub(crate) fn trim(
     // those that tokentap adds replace those of the plugin, or of an upstream that is another tokentap; or the engine added them for another
     // item of the batch
     if plan.entropy_request.wanted || plan.plugin && !item.own_plugin {
-        edit.remove(|key| ADDED_MEMBERS.iter().any(|name| key.is(name)));
+        let may_be_added = |key: &Text<'_>| key.escaped || matches!(key.raw, [b'o', b'u', ..] | [b'e', b'n', ..]);
+        edit.remove(|key| may_be_added(key) && ADDED_MEMBERS.iter().any(|name| key.is(name)));
     }
     if item.exact == Some(ExactSource::Support) && item.forces_exact() {
         edit.remove(|key| key.starts_with("output_token_sampling_"));

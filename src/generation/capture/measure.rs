@@ -1,5 +1,6 @@
 //! Measures and counts the tokens of each object and each finished sequence.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -30,7 +31,7 @@ impl Capture {
         if let Some(anomaly) = step.anomaly {
             self.context.metrics.anomalies.with_label_values(&[anomaly.name()]).inc();
         }
-        self.context.metrics.tokens.with_label_values(&[&self.model, "output"]).inc_by(step.new as u64);
+        self.model.output_tokens().inc_by(step.new as u64);
         self.values.clear();
         if !self.plan.entropy_request.wanted {
             return step;
@@ -176,7 +177,7 @@ impl Capture {
         }
     }
 
-    pub(super) fn finish(&mut self, chunk: &Chunk, index: usize, item: &ItemPlan, kind: &str) {
+    pub(super) fn finish(&mut self, chunk: &Chunk, index: usize, item: &ItemPlan, kind: &Cow<'static, str>) {
         let sequence = &mut self.sequences[index];
         if std::mem::replace(&mut sequence.finished, true) {
             return;
@@ -206,10 +207,9 @@ impl Capture {
             self.observed.missing = Some(reason);
             self.context.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }
-        let tokens = &self.context.metrics.tokens;
-        tokens.with_label_values(&[&self.model, "prompt"]).inc_by(chunk.prompt_tokens.unwrap_or(0));
+        self.model.prompt_tokens().inc_by(chunk.prompt_tokens.unwrap_or(0));
         if let Some(mean) = sequence.mean() {
-            self.context.metrics.mean_entropy.with_label_values(&[&self.model]).observe(mean);
+            self.model.mean_entropy().observe(mean);
         }
     }
 }

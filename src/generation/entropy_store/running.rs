@@ -75,13 +75,16 @@ impl RequestEntry {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::super::EntropyStoreLimits;
     use super::*;
 
     #[tokio::test]
     async fn running_lists_each_unfinished_sequence_once_and_filters_by_session() {
         let store = EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
-        let (first, second, nameless) = (store.begin(), store.begin(), store.begin());
+        let (first, second, nameless) =
+            (store.begin(Instant::now()), store.begin(Instant::now()), store.begin(Instant::now()));
         first.set_session("a".into(), 3);
         first.name(&"r".into(), 0);
         first.name(&"r-0".into(), 0);
@@ -100,7 +103,7 @@ mod tests {
         let recent: Vec<_> = both.iter().map(|found| (found.epoch, &*found.recent)).collect();
         assert_eq!(recent, [(Some(3), &[][..]), (Some(3), &[0.25][..])]);
         assert_eq!(store.read("r-1", None, 1).unwrap().1.ids, [8]);
-        first.finish(1, "stop");
+        first.finish(1, &"stop".into());
         assert_eq!(shown(Some("a")), [("r".into(), 0, 0)]);
         assert_eq!(store.read("r-1", None, 0).unwrap().1.ids, [0; 0], "its tokens are in the session");
         drop((first, second, nameless));
@@ -110,7 +113,7 @@ mod tests {
     #[test]
     fn ids_are_empty_unless_there_is_one_per_entropy() {
         let store = EntropyStore::new(EntropyStoreLimits { ttl: Duration::from_secs(10), entries: 10, bytes: 1 << 20 });
-        let writer = store.begin();
+        let writer = store.begin(Instant::now());
         writer.name(&"r".into(), 0);
         writer.append(0, [0.5, 0.25], &[7]);
         assert_eq!(store.read("r", None, 0).unwrap().1.ids, [0; 0]);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::Generator;
 use crate::budget::{Stopped, Work};
 use crate::engine::capabilities::Capabilities;
@@ -34,6 +36,8 @@ pub(super) struct PlannedRequest {
     pub text_prompt: Option<TextPrompt>,
     /// The client gets an echo of the prompt's ids, which are recorded.
     pub client_gets_echo: bool,
+    /// When it was planned, immediately before it is sent.
+    pub now: Instant,
 }
 
 impl Generator {
@@ -67,9 +71,10 @@ impl Generator {
         }
         // an id that tokentap assigns is never used twice
         let engine_may_hold_rid = is_repeat && (!assigns_rid || !generate.rids().is_empty());
+        let now = Instant::now();
         let recorder = || {
             let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
-            self.recorder(call, RecordContext { chat, ..context }, attempt)
+            self.recorder(call, RecordContext { chat, ..context }, attempt, now)
         };
         let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };
         let client_gets_echo = generate.return_prompt_token_ids && upstream.echoes_prompt;
@@ -81,9 +86,9 @@ impl Generator {
                 reserved => reserved?,
             }
         }
-        let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream);
+        let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream, now);
         let active = ActiveGeneration::new(capture, call.signals.authorization.clone());
-        Ok(PlannedRequest { route: routes::GENERATE, active, engine_may_hold_rid, text_prompt, client_gets_echo })
+        Ok(PlannedRequest { route: routes::GENERATE, active, engine_may_hold_rid, text_prompt, client_gets_echo, now })
     }
 
     /// Plans a chat for the engine's own endpoint: nothing is measured.
@@ -101,13 +106,14 @@ impl Generator {
             flight.add_unknown_rids(true);
         }
         let context = RecordContext::for_engine_chat(&chat, &upstream, Arc::clone(&self.policy));
-        let recorder = self.recorder(call, context, attempt);
+        let now = Instant::now();
+        let recorder = self.recorder(call, context, attempt, now);
         let route = chat.route;
         let uncaptured = self.uncaptured.begin(route.endpoint, Some(Arc::clone(&call.session)));
-        let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.context), &upstream);
+        let capture = Capture::new(plan, flight, Some(recorder), Arc::clone(&self.context), &upstream, now);
         let capture = capture.with_chat(ChatCapture::new(chat, uncaptured));
         let active = ActiveGeneration::new(capture, call.signals.authorization.clone());
-        Ok(PlannedRequest { route, active, engine_may_hold_rid, text_prompt: None, client_gets_echo: false })
+        Ok(PlannedRequest { route, active, engine_may_hold_rid, text_prompt: None, client_gets_echo: false, now })
     }
 
     /// Checks a request with the guard and plans it.
@@ -150,22 +156,28 @@ impl Generator {
     /// Reserves the request's ids. Unless the guard is off, none of them may be in flight. After a disconnected attempt (`is_repeat`) it
     /// first waits for that attempt's aborts to release them.
     async fn reserve_rids(&self, plan: &Plan, is_repeat: bool) -> Result<InFlight, Error> {
-        let rids: Vec<Arc<str>> = plan.rids.iter().map(|(rid, _)| rid.clone()).collect();
+        let rids = plan.rids.iter().map(|(rid, _)| rid);
         let flights = &self.context.flights;
         if is_repeat {
             let mut aborting = self.context.aborting.subscribe();
-            let free = aborting.wait_for(|_| !rids.iter().any(|rid| flights.is_live(rid)));
+            let free = aborting.wait_for(|_| !rids.clone().any(|rid| flights.is_live(rid)));
             // the outcome of the wait does not matter: the next lines check again
-            let _ = tokio::time::timeout(ABORT_TIMEOUT, free).await;
+            let _ = Box::pin(tokio::time::timeout(ABORT_TIMEOUT, free)).await;
         }
         if !self.context.settings.is_guarded {
-            return Ok(flights.start(rids));
+            return Ok(flights.start(rids.map(Arc::clone)));
         }
-        flights.try_start(&rids).map_err(|live| self.guard_error(guard::rid_in_use(&live.0)))
+        flights.try_start(rids).map_err(|live| self.guard_error(guard::rid_in_use(&live.0)))
     }
 
     /// Creates the recorder of the reply.
-    fn recorder(&self, call: &ClientCall, mut context: RecordContext, attempt: Option<AttemptContext>) -> Recorder {
+    fn recorder(
+        &self,
+        call: &ClientCall,
+        mut context: RecordContext,
+        attempt: Option<AttemptContext>,
+        now: Instant,
+    ) -> Recorder {
         context.labels = call.labels.clone();
         context.engine = self.context.engines.single();
         let mut recorded = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&call.session));
@@ -178,6 +190,6 @@ impl Generator {
             }
             recorded.track_turns(attempt.turns, attempt.superseded);
         }
-        Recorder::new(recorded, context)
+        Recorder::new(recorded, context, now)
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::time::Instant;
 
 use super::Generator;
 use super::plan::PlannedRequest;
@@ -25,9 +26,9 @@ impl Generator {
         call: &ClientCall,
         planned: PlannedRequest,
     ) -> Result<(Reply, ActiveGeneration), Error> {
-        let PlannedRequest { route, mut active, engine_may_hold_rid, text_prompt, client_gets_echo } = planned;
+        let PlannedRequest { route, mut active, engine_may_hold_rid, text_prompt, client_gets_echo, now } = planned;
         let expects_echo = client_gets_echo || active.capture().plan().echo;
-        let sent = self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid);
+        let sent = self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid, now);
         let (reply, prompts) = match text_prompt {
             Some(mut prompt) if expects_echo => {
                 let reply = sent.await?;
@@ -57,15 +58,17 @@ impl Generator {
         head: &RequestHead,
         active: &mut ActiveGeneration,
         engine_may_hold_rid: bool,
+        mut now: Instant,
     ) -> Result<Reply, Error> {
         active.mark_sent();
         let mut pauses = RID_RETRY_PAUSES_MS.iter().filter(|_| engine_may_hold_rid);
         let first = loop {
-            let reply = self.send_once(route, head, active).await?;
+            let reply = self.send_once(route, head, active, now).await?;
             match pauses.next().filter(|_| reply.status() == StatusCode::BAD_REQUEST) {
-                Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
+                Some(pause) => Box::pin(tokio::time::sleep(Duration::from_millis(*pause))).await,
                 None => break reply,
             }
+            now = Instant::now();
         };
         let status = first.status();
         let forced = active.capture().plan().unforced.is_some();
@@ -80,7 +83,7 @@ impl Generator {
         let refusal = keeps_id.then_some(first);
         // it replaces the forced body, so no room is asked for
         plan.body = self.context.budget.hold(std::mem::take(&mut plan.body));
-        let second = self.send_once(route, head, active).await?;
+        let second = Box::pin(self.send_once(route, head, active, Instant::now())).await?;
         if let Some(refusal) = refusal.filter(|_| second.status() == StatusCode::BAD_REQUEST) {
             return Ok(refusal);
         }
@@ -96,9 +99,15 @@ impl Generator {
     }
 
     /// Sends the body of the plan once.
-    async fn send_once(&self, route: Route, head: &RequestHead, active: &mut ActiveGeneration) -> Result<Reply, Error> {
+    async fn send_once(
+        &self,
+        route: Route,
+        head: &RequestHead,
+        active: &mut ActiveGeneration,
+        now: Instant,
+    ) -> Result<Reply, Error> {
         let call = head.call(active.capture().plan().body.clone());
-        let reply = send(self.context.engines.upstream(), &self.context.metrics, route, call).await;
+        let reply = send(self.context.engines.upstream(), &self.context.metrics, route, call, now).await;
         reply.inspect_err(|_| active.mark_ended())
     }
 }

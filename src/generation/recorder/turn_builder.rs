@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::CapturedOutput;
 use crate::columns::{COLUMNS, Column, ColumnFault};
@@ -26,7 +27,7 @@ pub(super) struct TurnBuilder {
     /// How many leading ids of the last list are repeated: an abort that is merged with the previous event lists that event's tokens
     /// before all tokens.
     pub(super) repeated_ids: usize,
-    pub(super) marks: Vec<EpochMark>,
+    pub(super) marks: SmallVec<[EpochMark; 1]>,
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,

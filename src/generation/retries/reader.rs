@@ -30,7 +30,7 @@ impl std::fmt::Debug for Reader {
 impl Reader {
     /// The request's id, once it is known.
     #[must_use]
-    pub fn rid(&self) -> &RequestId {
+    pub fn rid(&self) -> &Arc<RequestId> {
         &self.attempt.context.rid
     }
 

@@ -8,6 +8,7 @@ use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::engine::engines::AbortOutcome;
 use crate::engine::sglang::abort::{self, PATH};
@@ -74,7 +75,7 @@ pub(crate) async fn handle_control(
         return Ok(send_to_engines(proxy, &headers, &body).await);
     }
     let call = UpstreamCall::whole(Method::POST, PATH.into(), headers, body);
-    Ok(forwarded_response(proxy, send(&proxy.client, &proxy.metrics, route, call).await?))
+    Ok(forwarded_response(proxy, send(&proxy.client, &proxy.metrics, route, call, Instant::now()).await?))
 }
 
 fn refused(message: String) -> Error {

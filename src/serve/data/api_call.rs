@@ -26,7 +26,6 @@ use crate::serve::data::generation::{self, CallIdentity, ReceivedCall};
 use crate::serve::identity::Identity;
 use crate::serve::misdirected::UnsupportedRequest;
 use crate::serve::proxy::Proxy;
-use crate::serve::request_info::RequestInfo;
 use crate::serve::response::{json_response, response};
 use crate::session::{Labels, Session, fill_label};
 
@@ -34,11 +33,17 @@ use crate::session::{Labels, Session, fill_label};
 const LONG: usize = 8 << 10;
 
 /// Whether a request is read here. `session` is the session in its path. Other requests are forwarded unread.
-pub(crate) fn reads(proxy: &Proxy, api: &dyn Api, request: &Request<Incoming>, session: Option<&Arc<str>>) -> bool {
+pub(crate) fn reads(
+    proxy: &Proxy,
+    api: &dyn Api,
+    route: Route,
+    request: &Request<Incoming>,
+    session: Option<&Arc<str>>,
+) -> bool {
     if api.is_served() {
         return true;
     }
-    let records = RequestInfo::of(request).route.reports_ids() && proxy.config.sessions.record;
+    let records = route.reports_ids() && proxy.config.sessions.record;
     let length = request.body().size_hint().exact();
     let may_be_held = length.is_some_and(|length| length <= proxy.config.limits.max_request_bytes);
     let identity = || Identity::find(&proxy.config, session, request.uri().query(), request.headers(), None);
@@ -53,11 +58,11 @@ pub(crate) fn reads(proxy: &Proxy, api: &dyn Api, request: &Request<Incoming>, s
 pub(crate) async fn handle(
     proxy: &Arc<Proxy>,
     api: Arc<dyn Api>,
+    route: Route,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
-    let route = RequestInfo::of(&request).route;
     let received = ReceivedCall::read(proxy, request, session).await?;
     dispatch(proxy, ApiCall { api, route, received, identity: None }, record).await
 }
@@ -128,7 +133,7 @@ async fn run(
     received.work = received.work.following();
     let request = received.into_generation(proxy, source, identity, EventAccess::Fields);
     let generation = generation::run(proxy, request, record).await?;
-    if let Some(rid) = record.rid().get().and_then(|rid| rid.get()) {
+    if let Some(rid) = record.rid().get() {
         encoder.set_rid(rid);
     }
     match (encoding::encode(proxy, api, generation, encoder).await, fallback) {

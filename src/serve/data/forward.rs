@@ -55,10 +55,10 @@ pub(crate) async fn forward(
     let started = Instant::now();
     let deadline = limit(6 * limits.upstream_timeout).map(|total| started + total);
     let reply = match limit(limits.upstream_timeout) {
-        Some(timeout) => tokio::time::timeout(timeout, send(&proxy.client, &proxy.metrics, route, call))
+        Some(timeout) => tokio::time::timeout(timeout, send(&proxy.client, &proxy.metrics, route, call, started))
             .await
             .map_err(|_| failed(&proxy.metrics, Failure::Timeout))??,
-        None => send(&proxy.client, &proxy.metrics, route, call).await?,
+        None => send(&proxy.client, &proxy.metrics, route, call, started).await?,
     };
     if let Some(uncaptured) = uncaptured {
         uncaptured.answered(reply.status());
@@ -104,7 +104,7 @@ pub(crate) async fn send_uncaptured(
 ) -> Result<Generation, Error> {
     let unnamed = proxy.generator.context.flights.unnamed();
     let uncaptured = begin_uncaptured(proxy, route, identity);
-    let reply = send(&proxy.client, &proxy.metrics, route, call).await?;
+    let reply = send(&proxy.client, &proxy.metrics, route, call, Instant::now()).await?;
     uncaptured.answered(reply.status());
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);

@@ -21,18 +21,21 @@ use crate::serve::data::generation::{self, CallIdentity, ReceivedCall};
 use crate::serve::proxy::Proxy;
 use crate::session::{Dialect, Labels};
 
-/// Serves a generation over HTTP. `session` is the session in the path.
+/// Serves a generation over HTTP. `session` is the session in the path. Not an async fn, which would hold its arguments twice.
 ///
 /// # Errors
 /// The error for the client, if the engine did not reply.
-pub(crate) async fn handle(
+pub(crate) fn handle(
     proxy: &Proxy,
     request: Request<Incoming>,
     session: Option<Arc<str>>,
     record: &AccessRecord,
-) -> Result<Response<Body>, Error> {
-    let call = ReceivedCall::read(proxy, request, session).await?;
-    Ok(generation::raw_response(generate(proxy, call, record).await?))
+) -> impl Future<Output = Result<Response<Body>, Error>> + Send {
+    let call = ReceivedCall::read(proxy, request, session);
+    async move {
+        let call = call.await?;
+        Ok(generation::raw_response(generate(proxy, call, record).await?))
+    }
 }
 
 /// Decodes a call and runs its generation. The engine refuses a body that cannot be decoded.

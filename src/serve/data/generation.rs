@@ -44,20 +44,22 @@ pub(crate) struct CallIdentity {
 }
 
 impl ReceivedCall {
-    /// Reads the body of a request. `session` is the session in the path.
+    /// Reads the body of a request. `session` is the session in the path. Not an async fn, which would hold its arguments twice.
     ///
     /// # Errors
     /// When the body is too large, arrives too slowly, is cut off, or does not fit into the memory budget.
-    pub(crate) async fn read(
+    pub(crate) fn read(
         proxy: &Proxy,
         request: Request<Incoming>,
         session: Option<Arc<str>>,
-    ) -> Result<Self, Error> {
+    ) -> impl Future<Output = Result<Self, Error>> + Send {
         let (head, body) = request.into_parts();
-        let limits = &proxy.config.limits;
-        let work = Work::new(&proxy.budget);
-        let body = read_body(body, limits, Some(work.share()), limits.max_request_bytes).await?;
-        Ok(Self { request: Request::from_parts(head, body), session, work })
+        async move {
+            let limits = &proxy.config.limits;
+            let work = Work::new(&proxy.budget);
+            let body = read_body(body, limits, Some(work.share()), limits.max_request_bytes).await?;
+            Ok(Self { request: Request::from_parts(head, body), session, work })
+        }
     }
 
     /// Finds the session of the call. `names` are those in the body, which has the same members in every API.
@@ -90,7 +92,7 @@ impl ReceivedCall {
         let mut headers = upstream_headers(head.headers);
         // the reply is parsed, so it must not be compressed
         headers.remove(header::ACCEPT_ENCODING);
-        let call = ClientCall {
+        let call = Box::new(ClientCall {
             head: RequestHead { method: head.method, target: target(&head.uri), headers },
             work: self.work,
             session: session.session,
@@ -98,7 +100,7 @@ impl ReceivedCall {
             labels,
             signals,
             reads,
-        };
+        });
         GenerationRequest { source, call }
     }
 }
@@ -128,8 +130,10 @@ pub(crate) fn raw_response(generation: Generation) -> Response<Body> {
 /// Builds a response of the engine's bytes. `event` is the whole reply if it does not stream.
 pub(crate) fn raw_events(head: response::Parts, event: Option<Arc<GenerationEvent>>, events: Events) -> Response<Body> {
     let body = match event {
-        Some(event) => EncodedBody::whole(event.native().clone(), events),
-        None => EncodedBody::stream(events, Box::new(NativeEncoder), None),
+        // nothing waits for its delivery
+        Some(event) if !events.is_shared() => Body::whole(event.native().clone(), events.observed()),
+        Some(event) => Body::encoded(EncodedBody::whole(event.native().clone(), events)),
+        None => Body::encoded(EncodedBody::stream(events, Box::new(NativeEncoder), None)),
     };
-    Response::from_parts(head, Body::encoded(body))
+    Response::from_parts(head, body)
 }

@@ -34,7 +34,7 @@ use crate::serve::body::Upload;
 use crate::serve::connection::Phase;
 use crate::serve::control::v1;
 use crate::serve::proxy::Proxy;
-use crate::serve::request_info::{Access, Port, Protocol, RequestInfo};
+use crate::serve::request_info::{Access, Port, PortRequest, Protocol, RequestInfo};
 
 /// The future of a call's reply.
 type ReplyFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -112,7 +112,10 @@ impl Services {
     }
 
     /// Serves a call that passed the layers.
-    pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn handle(&self, received: PortRequest) -> Response<Body> {
+        let PortRequest { record, mut request, .. } = received;
+        // tonic passes the extensions to the services
+        request.extensions_mut().insert(record);
         let path = request.uri().path().to_owned();
         let (name, method) = split(&path);
         let Ok(response) = self.call(name, method, request).await;

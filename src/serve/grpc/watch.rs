@@ -1,5 +1,6 @@
 //! `Trajectories.Watch`: three event streams, each driven by the client's reads.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,7 +139,7 @@ pub(super) fn entropies(proxy: &Proxy, sequence: &watch_request::Entropies) -> R
             entropy: progress.entropy,
             next: wide(progress.next),
             finished: progress.finished,
-            finish_reason: progress.finish_reason,
+            finish_reason: progress.finish_reason.map(Cow::into_owned),
         });
         let rest = (!progress.finished).then_some((followed, progress.next));
         Some((Ok(reply_of(what)), rest))

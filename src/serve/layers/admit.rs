@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::Response;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::ResponseEdit;
+use super::{ResponseEdit, failed_grpc_status};
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::serve::grpc;
 use crate::serve::reply_body::ReplyBody;
 use crate::serve::request_info::RequestInfo;
 use crate::session::Sessions;
@@ -17,8 +16,8 @@ use crate::session::Sessions;
 ///
 /// # Errors
 /// A 503 until they are restored.
-pub(crate) fn check_restored<B>(sessions: &Sessions, request: &Request<B>) -> Result<(), Error> {
-    if !RequestInfo::of(request).needs_sessions {
+pub(crate) fn check_restored(sessions: &Sessions, info: &RequestInfo) -> Result<(), Error> {
+    if !info.needs_sessions {
         return Ok(());
     }
     let Some(progress) = sessions.restoration().progress() else { return Ok(()) };
@@ -44,8 +43,8 @@ impl Permits {
     ///
     /// # Errors
     /// A 503 if no permit is free.
-    pub(crate) fn acquire<B>(&self, request: &Request<B>) -> Result<AdmissionPermit, Error> {
-        if !RequestInfo::of(request).needs_permit {
+    pub(crate) fn acquire(&self, info: &RequestInfo) -> Result<AdmissionPermit, Error> {
+        if !info.needs_permit {
             return Ok(AdmissionPermit(None));
         }
         if let Ok(permit) = Arc::clone(&self.semaphore).try_acquire_owned() {
@@ -67,7 +66,7 @@ impl ResponseEdit for AdmissionPermit {
     fn apply(self, response: &mut Response<ReplyBody>) {
         let Self(Some(permit)) = self else { return };
         // a failed request takes no work of the engine, so a client that does not read its error must not hold a permit
-        if response.status().is_success() && grpc::failed_status(response.headers()).is_none() {
+        if response.status().is_success() && failed_grpc_status(response).is_none() {
             response.body_mut().set_permit(permit);
         }
     }

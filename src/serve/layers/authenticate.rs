@@ -7,7 +7,7 @@ use crate::config::{Config, Secret};
 use crate::engine::transport::client::Client;
 use crate::error::Error;
 use crate::serve::layers::host::Host;
-use crate::serve::request_info::{Access, RequestInfo};
+use crate::serve::request_info::Access;
 
 /// The header in which some clients send their key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -19,8 +19,13 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 ///
 /// # Errors
 /// A 401 if a token would help, else a 403.
-pub(crate) fn authenticate<B>(config: &Config, client: &Client, request: &mut Request<B>) -> Result<(), Error> {
-    match RequestInfo::of(request).access {
+pub(crate) fn authenticate<B>(
+    config: &Config,
+    client: &Client,
+    access: Access,
+    request: &mut Request<B>,
+) -> Result<(), Error> {
+    match access {
         Access::Open => Ok(()),
         Access::Metrics => check_token(config.keys.metrics_token.as_ref(), request.headers()),
         Access::Page => check_origin(config, request.uri(), request.headers()),

@@ -27,8 +27,7 @@ fn host(version: Version, headers: &HeaderMap, authority: Option<&Authority>) ->
     };
     let authority = authority.filter(|_| version == Version::HTTP_2);
     let good = good && authority.is_none_or(|authority| Host::parse(authority.as_str()).is_some());
-    let message = "a request must have exactly one Host header with a valid host";
-    if good { Ok(()) } else { Err(Error::bad_request(message)) }
+    if good { Ok(()) } else { Err(Error::bad_request("a request must have exactly one Host header with a valid host")) }
 }
 
 /// RFC 9112, 6.1 and 7: hyper checks only the last coding. It decodes chunked and leaves the others, and the engine would not learn that
@@ -40,8 +39,11 @@ fn coding(headers: &HeaderMap) -> Result<(), Error> {
         (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
         (Some(_), Some(_)) => false,
     };
+    if good {
+        return Ok(());
+    }
     let message = "the only supported Transfer-Encoding is chunked, once".to_owned();
-    if good { Ok(()) } else { Err(Error::NotImplemented { message }) }
+    Err(Error::NotImplemented { message })
 }
 
 #[cfg(test)]

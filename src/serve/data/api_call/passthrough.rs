@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Response;
+use tokio::time::Instant;
 
 use super::{ApiCall, encoding};
 use crate::api::engine_chat;
@@ -32,7 +33,8 @@ pub(super) async fn pass_through(
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     if !call.api.generates() {
-        let reply = send(&proxy.client, &proxy.metrics, call.route, call.received.into_upstream()).await?;
+        let (route, now) = (call.route, Instant::now());
+        let reply = send(&proxy.client, &proxy.metrics, route, call.received.into_upstream(), now).await?;
         return Ok(forwarded_response(proxy, reply));
     }
     let identity = match call.identity.take() {
