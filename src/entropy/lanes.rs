@@ -102,11 +102,8 @@ impl<const FMA: bool> Lanes for Plain<FMA> {
     }
 
     #[inline(always)]
-    fn at_least(self, mut a: [f32; LANES], least: f32) -> [f32; LANES] {
-        for lane in 0..LANES {
-            a[lane] = if a[lane] < least { least } else { a[lane] };
-        }
-        a
+    fn at_least(self, a: [f32; LANES], least: f32) -> [f32; LANES] {
+        a.map(|lane| if lane < least { least } else { lane })
     }
 
     #[inline(always)]
