@@ -64,7 +64,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("clap", &["src/config.rs", "src/config/"]),
     ("toml", &["src/config/"]),
     ("tracing_subscriber", &["src/cli/logging.rs"]),
-    ("zstd", &["src/session/ledger/log/frame.rs", "src/session/ledger/valkey/element.rs"]),
+    ("postcard", &["src/session/ledger/record.rs", "src/session/ledger/log_record.rs"]),
     ("redis", &["src/session/ledger/valkey.rs", "src/session/ledger/valkey/"]),
     ("crc32c", &["src/session/ledger/"]),
     ("fs4", &["src/session/ledger/log/directory.rs"]),

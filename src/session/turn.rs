@@ -58,7 +58,6 @@ pub struct TurnMetadata {
     /// Its globally unique id. A call that commits a draft replaces the id of the draft.
     pub uid: Uid,
     /// The URL of the engine that sampled it; `None` if a router chose the engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
     /// `meta_info.id`.
     pub rid: Option<Box<str>>,
@@ -67,7 +66,6 @@ pub struct TurnMetadata {
     /// How it relates to earlier turns.
     pub cause: Cause,
     /// The latest turn of the conversation that the client changed, if the cause is such a change and the turn is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<u32>,
     /// `finish_reason.type`: `stop`, `length`, `abort`; `None` if none was received.
     pub finish: Option<Box<str>>,
@@ -84,7 +82,6 @@ pub struct TurnMetadata {
     /// The served model.
     pub model: Arc<str>,
     /// `lora_path`: the adapter of the model that the request named; `None` without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lora_path: Option<Arc<str>>,
     /// The arrival of the request: milliseconds since 1970.
     pub started_ms: u64,
@@ -95,10 +92,8 @@ pub struct TurnMetadata {
     /// `cached_tokens`, tokens of the prompt that the engine did not compute anew.
     pub cached_tokens: Option<u64>,
     /// The chat data, if it answers a chat request.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Box<Chat>>,
     /// The client and the purpose of the request; `None` without a signal. The samples of a request share them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<Arc<Labels>>,
     /// Requested members of `meta_info` by name that are no token columns, as JSON text: routed experts, hidden states, top-k rows, prompt
     /// logprobs. A payload that could not be read as a column is one of them.
@@ -107,7 +102,6 @@ pub struct TurnMetadata {
     #[serde(skip)]
     pub columns: Vec<Column>,
     /// The columns that the client requested and whose payload could not be read, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_columns: BTreeMap<Box<str>, ColumnFault>,
 }
 
@@ -203,10 +197,8 @@ pub struct EntropyMethod {
     /// The temperature of the distribution that the numbers describe.
     pub temperature: Option<f64>,
     /// k of the widest row if the source is `top_k`; `None` for other sources.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
     /// Why entropies or the temperature are missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
 }
 
