@@ -66,7 +66,7 @@ impl Sessions {
     /// Sessions with missing turns: the log was damaged, could not be written, or was at its size limit.
     #[must_use]
     pub fn missing_turns(&self) -> MissingTurns {
-        let lacks = |session: &Session| session.state().forest.counts().has(Fault::Lost);
+        let lacks = |session: &Session| session.state().forest.has(Fault::Lost);
         let mut missing = MissingTurns::default();
         for session in self.in_memory().into_iter().filter(|session| lacks(session)) {
             missing.sessions += 1;
@@ -173,8 +173,7 @@ impl State {
         } else {
             turn
         };
-        self.bytes += turn.bytes();
-        self.forest.push(turn);
+        self.bytes += turn.bytes() + self.forest.push(turn);
         self.bytes - before
     }
 

@@ -231,7 +231,7 @@ impl Store {
                 self.observer.turn_dropped();
                 return (None, Ack::done());
             }
-            let turn = Arc::new(session.place(&state, draft));
+            let turn = Arc::new(session.place(&mut state, draft));
             // while it is locked, so that turns are in order in the log
             let ack = self.log.append(session.record(Change::Turn(Arc::clone(&turn))));
             self.announce(&session.id, &turn);

@@ -22,9 +22,6 @@ pub use turn_key::TurnKey;
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
 
-/// Bytes that indexing a turn by its tokens takes.
-const PLACE: usize = 256;
-
 /// The most turns of a session. A larger number in a log comes from damage or another program; restoring it would exhaust the memory.
 pub const MOST_TURNS: u32 = 1 << 20;
 
@@ -137,7 +134,7 @@ impl TurnMetadata {
             + self.model.len();
         let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
         let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;
-        (size_of::<Turn>() + PLACE + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len()) as u64
+        (size_of::<Turn>() + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len()) as u64
     }
 
     /// What the client changed in replies whose sampled tokens the prompt contains.
