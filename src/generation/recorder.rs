@@ -28,7 +28,7 @@ pub struct RecordContext {
     /// The request that the engine continues: it puts the tokens of that request before each prompt.
     pub session_params: Option<SessionParams>,
     /// The `sampling_params` of each prompt, unchanged.
-    pub sampling: Vec<Option<Box<str>>>,
+    pub sampling: Vec<Option<Arc<str>>>,
     /// The served model.
     pub model: Arc<str>,
     /// The adapter of each prompt.
@@ -165,7 +165,7 @@ impl RecordContext {
         Self {
             prompts: Vec::new(),
             session_params: None,
-            sampling: vec![Some(chat.sampling.clone())],
+            sampling: vec![Some(Arc::from(&*chat.sampling))],
             model: Arc::clone(&upstream.model),
             lora_paths: vec![chat.lora_path.clone()],
             epoch: policy.epoch(),
@@ -362,7 +362,7 @@ impl Recorder {
         let about = TurnMetadata {
             finish,
             fault,
-            measured,
+            measured: measured.map(Arc::new),
             cached_tokens: chunk.cached_tokens(bytes),
             ..TurnMetadata::default()
         };

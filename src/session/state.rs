@@ -198,9 +198,9 @@ impl State {
         }
     }
 
-    /// Adds a placed turn. Returns the bytes that it takes.
-    pub(super) fn push(&mut self, turn: Arc<Turn>) -> u64 {
-        let bytes = turn.bytes() + self.forest.push(turn);
+    /// Adds a placed turn. It takes `shared` bytes less, because other turns have the same values. Returns the bytes that it takes.
+    pub(super) fn push(&mut self, turn: Arc<Turn>, shared: u64) -> u64 {
+        let bytes = turn.bytes().saturating_sub(shared) + self.forest.push(turn);
         self.bytes += bytes;
         bytes
     }

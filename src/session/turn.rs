@@ -72,10 +72,10 @@ pub struct TurnMetadata {
     pub supersedes: Vec<u32>,
     /// The policy of each span of sampled tokens; empty without tokens.
     pub policy: Vec<Span>,
-    /// How the entropies were obtained.
-    pub measured: Option<EntropyMethod>,
-    /// The client's `sampling_params`: the unchanged text of a JSON object.
-    pub sampling: Option<Box<str>>,
+    /// How the entropies were obtained. Most turns of a process share it.
+    pub measured: Option<Arc<EntropyMethod>>,
+    /// The client's `sampling_params`: the unchanged text of a JSON object. Turns with an equal text share it.
+    pub sampling: Option<Arc<str>>,
     /// The served model.
     pub model: Arc<str>,
     /// `lora_path`: the adapter of the model that the request named; `None` without one.
@@ -130,7 +130,8 @@ impl TurnMetadata {
             + lora_path
             + text(&self.rid)
             + text(&self.finish)
-            + text(&self.sampling)
+            + self.sampling.as_ref().map_or(0, |text| text.len())
+            + self.measured.as_ref().map_or(0, |_| size_of::<EntropyMethod>())
             + self.model.len();
         let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
         let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;

@@ -362,8 +362,8 @@ mod tests {
                     fault,
                     supersedes: vec![other; (other % 3) as usize],
                     policy,
-                    measured,
-                    sampling: rid.clone(),
+                    measured: measured.map(Arc::new),
+                    sampling: rid.as_deref().map(Into::into),
                     model: model.into(),
                     lora_path: rid.as_deref().map(Into::into),
                     started_ms,
@@ -587,6 +587,18 @@ mod tests {
         let reward = Change::Reward { leaf: Some(1), reward: Arc::new(1.5.into()), version: 2 };
         let written =
             [Change::Turn(Arc::new(turn)), reward, Change::Evicted].map(|change| bytes(&fake::record("s", change)));
+        eprintln!("SEED {:02x?}", written[0]);
+        eprintln!(
+            "SIZES session {} state {} turn {} about {} span {} method {} labels {} chat {}",
+            size_of::<crate::session::Session>(),
+            size_of::<crate::session::state::State>(),
+            size_of::<Turn>(),
+            size_of::<TurnMetadata>(),
+            size_of::<Span>(),
+            size_of::<EntropyMethod>(),
+            size_of::<Labels>(),
+            size_of::<Chat>()
+        );
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,

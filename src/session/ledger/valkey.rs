@@ -247,10 +247,9 @@ impl Ledger for Valkey {
             let mut node = this.node(SlotKey::Partition(partition)).await?;
             // fails at once without a connection, and encodes nothing
             node.connected().await?;
-            let call = this.append_call(partition, &append)?;
             loop {
-                let map = this.map();
-                match node.appender.append(call.clone()).await {
+                let (map, call) = (this.map(), this.append_call(partition, &append)?);
+                match node.appender.append(call).await {
                     Err(error) if is_moved(map, &error).await => {
                         node = this.node(SlotKey::Partition(partition)).await?
                     }

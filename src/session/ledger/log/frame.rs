@@ -219,7 +219,7 @@ mod tests {
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],
-            measured: Some(measured),
+            measured: Some(measured.into()),
             sampling: Some(r#"{"temperature":1.0,"max_new_tokens":4096,"top_p":0.95}"#.into()),
             model: "Qwen/Qwen3-8B".into(),
             started_ms: 1_753_000_000_000,
