@@ -58,7 +58,10 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/", "src/tokenizer/render/history_variables.rs"]),
     ("object_store", &["src/archive.rs", "src/archive/"]),
     ("rustls", &["src/archive/storage.rs", "src/serve/connection/tls.rs"]),
-    ("foldhash", &["src/generation/request.rs", "src/generation/entropy_store.rs"]),
+    (
+        "foldhash",
+        &["src/generation/request.rs", "src/generation/entropy_store.rs", "src/session/store.rs", "src/session/store/"],
+    ),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),

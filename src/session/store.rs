@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
+use foldhash::quality::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
@@ -53,7 +54,7 @@ impl StoreLimits {
 /// The store.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
+    pub(super) sessions: DashMap<Arc<str>, Arc<Session>, RandomState>,
     // locked before a session's own lock, never after it, and never across an await; each lock handles a bounded number of entries
     order: Mutex<Order>,
     // locked for one turn, after a session
@@ -109,7 +110,7 @@ impl Store {
     /// An empty store that appends its records to `log` and reports to `observer`.
     pub(super) fn new(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
         Self {
-            sessions: DashMap::with_shard_amount(SHARDS),
+            sessions: DashMap::with_hasher_and_shard_amount(RandomState::default(), SHARDS),
             order: Mutex::default(),
             common: Mutex::default(),
             evicting: AtomicBool::new(false),
