@@ -19,6 +19,9 @@ pub use reply_change::{ReplyChange, ReplyChanges};
 pub use sampling_sources::{SamplingSource, SamplingSources};
 pub use turn_key::TurnKey;
 
+/// Bytes of the headers of a turn's allocations, and of the rounding of their sizes by the allocator.
+const ALLOCATIONS: usize = 80;
+
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
 
@@ -135,7 +138,8 @@ impl TurnMetadata {
             + self.model.len();
         let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
         let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;
-        (size_of::<Turn>() + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len()) as u64
+        (size_of::<Turn>() + ALLOCATIONS + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len())
+            as u64
     }
 
     /// What the client changed in replies whose sampled tokens the prompt contains.

@@ -14,6 +14,9 @@ const UNINDEXED: usize = 16;
 /// The bytes that indexing a turn by its tokens takes.
 const INDEX: u64 = 256;
 
+/// The bytes of indexes without a turn, with the first nodes of the maps.
+const EMPTY: u64 = size_of::<Forest>() as u64 + 128;
+
 /// The turns, with or without indexes.
 #[derive(Debug)]
 pub(in crate::session) enum LazyForest {
@@ -79,12 +82,17 @@ impl LazyForest {
     /// See [`Forest::push`]. Returns the bytes that the indexes grow by, those of a second turn at the latest with it.
     pub(in crate::session) fn push(&mut self, turn: Arc<Turn>) -> u64 {
         match self {
-            Self::Turns(turns) if turns.len() < UNINDEXED => turns.push(turn),
+            Self::Turns(turns) if turns.len() < UNINDEXED => {
+                if turns.is_empty() {
+                    turns.reserve_exact(1);
+                }
+                turns.push(turn);
+            }
             _ => self.indexed().push(turn),
         }
         match self.turns().len() {
             1 => 0,
-            2 => 2 * INDEX,
+            2 => EMPTY + 2 * INDEX,
             _ => INDEX,
         }
     }

@@ -13,8 +13,8 @@ use crate::session::state::{FinishedPaths, Session};
 /// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
 
-/// Bytes that a session takes besides its turns.
-pub(in crate::session) const SESSION_OVERHEAD: u64 = 512;
+/// Bytes that a session takes besides its turns: its own, its name, and its places in the order and in the map of sessions.
+pub(in crate::session) const SESSION_OVERHEAD: u64 = 560;
 
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;
