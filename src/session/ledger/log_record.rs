@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::record::append_head;
 use crate::session::is_name;
 use crate::session::ledger::Record;
 
@@ -82,10 +83,7 @@ impl LogRecord {
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             Self::Session(record) => record.encode(out),
-            Self::Process(record) => {
-                *out = postcard::to_extend(record, std::mem::take(out)).map_err(io::Error::other)?;
-                Ok(())
-            }
+            Self::Process(record) => append_head(record, out),
         }
     }
 

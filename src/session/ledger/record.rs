@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{Column, NumberType, Shape};
@@ -186,7 +187,7 @@ impl Record {
             tokens,
             columns: columns.iter().map(ColumnHead::try_new).collect::<Result<_, _>>()?,
         };
-        *out = postcard::to_extend(&head, std::mem::take(out)).map_err(io::Error::other)?;
+        append_head(&head, out)?;
         if let Some(turn) = turn {
             prompt.iter().for_each(|head| head.push(&turn.prompt, out));
             response.iter().for_each(|head| head.push(&turn.response, out));
@@ -273,6 +274,32 @@ impl<'a> ColumnHead<'a> {
         let shape = dimensions.map_or(Shape::Ragged, |dimensions| Shape::Fixed(dimensions.into_owned().into()));
         Some(Column { name: name.into(), number, tokens, shape, data: Bytes::copy_from_slice(data) })
     }
+}
+
+/// Appends to a buffer.
+struct Appender<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Appender<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Appends a head to `out`.
+pub(super) fn append_head(head: &impl Serialize, out: &mut Vec<u8>) -> io::Result<()> {
+    postcard::serialize_with_flavor(head, Appender(out)).map_err(io::Error::other)
 }
 
 fn fit(length: usize) -> io::Result<u32> {
