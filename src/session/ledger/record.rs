@@ -614,18 +614,6 @@ mod tests {
         let reward = Change::Reward { leaf: Some(1), reward: Arc::new(1.5.into()), version: 2 };
         let written =
             [Change::Turn(Arc::new(turn)), reward, Change::Evicted].map(|change| bytes(&fake::record("s", change)));
-        eprintln!("SEED {:02x?}", written[0]);
-        eprintln!(
-            "SIZES session {} state {} turn {} about {} span {} method {} labels {} chat {}",
-            size_of::<crate::session::Session>(),
-            size_of::<crate::session::state::State>(),
-            size_of::<Turn>(),
-            size_of::<TurnMetadata>(),
-            size_of::<Span>(),
-            size_of::<EntropyMethod>(),
-            size_of::<Labels>(),
-            size_of::<Chat>()
-        );
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
