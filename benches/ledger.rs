@@ -98,7 +98,7 @@ fn store(server: Option<(&Server, u32)>) -> Arc<Sessions> {
         timeout,
         ttl: LONG,
     };
-    let ledger = Arc::new(Valkey::try_new(options, Arc::new(NoValkeyObserver)).unwrap());
+    let ledger = Arc::new(Valkey::new(options, Arc::new(NoValkeyObserver)));
     let ledger = SharedLedger { ledger, limits: SharingLimits { timeout, idle: LONG } };
     Arc::new(Sessions::shared(limits, SharedLog::default(), Arc::new(NoObserver), ledger))
 }

@@ -1,4 +1,4 @@
-//! The cost of sessions: bytes for each token in memory, and the time to export a thousand of them as a batch for verl.
+//! The cost of sessions: bytes for each small session and for each token in memory, and the time to export a thousand of them as a batch for verl.
 //!
 //! `cargo bench --bench sessions`. Memory is the resident memory of the process, with the program's allocator.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
@@ -22,12 +22,13 @@ const TOKENS: usize = 512;
 const OBSERVED: usize = 16;
 
 fn main() {
+    small();
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
     let store = Arc::new(Sessions::new(limits));
     let idle = resident();
     let started = Instant::now();
     for session in 0..SESSIONS {
-        record_session(&store, session);
+        record_session(&store, session, TURNS, TOKENS);
     }
     let took = started.elapsed();
     let tokens = SESSIONS * TURNS * TOKENS;
@@ -47,19 +48,33 @@ fn main() {
     }
 }
 
-/// Records the turns of an agent: each continues the one before.
-fn record_session(store: &Arc<Sessions>, session: usize) {
+/// Sessions with one turn of 64 + 16 tokens, as the system and the store count them.
+fn small() {
+    const SMALL: usize = 50_000;
+    let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
+    let store = Arc::new(Sessions::new(limits));
+    record_session(&store, SMALL, 1, 16);
+    let (idle, before) = (resident(), store.size());
+    (0..SMALL).for_each(|session| record_session(&store, session, 1, 16));
+    let (sessions, bytes) = store.size();
+    assert_eq!(sessions - before.0, SMALL);
+    let (held, counted) = ((resident() - idle) as f64 / SMALL as f64, (bytes - before.1) as f64 / SMALL as f64);
+    println!("{SMALL} sessions of 64 + 16 tokens: {held:.0} bytes each, {counted:.0} as the store counts");
+}
+
+/// Records the turns of an agent: each continues the one before, and samples this many tokens.
+fn record_session(store: &Arc<Sessions>, session: usize, turns: usize, tokens: usize) {
     let id: Arc<str> = format!("session-{session:05}").into();
     let mut context: Vec<u32> = (0..64).map(|at| (session * 7 + at) as u32 % 150_000).collect();
-    for turn in 0..TURNS {
+    for turn in 0..turns {
         let mut call = Call::new(Arc::clone(store), Arc::clone(&id));
-        let seed = (session * TURNS + turn) as u32;
+        let seed = (session * turns + turn) as u32;
         let response: Vec<u32> =
-            (0..TOKENS as u32).map(|at| seed.wrapping_mul(2_654_435_761).wrapping_add(at * 40_503) % 150_000).collect();
+            (0..tokens as u32).map(|at| seed.wrapping_mul(2_654_435_761).wrapping_add(at * 40_503) % 150_000).collect();
         let floats = |scale: f32| response.iter().map(|id| (*id as f32 + 1.0).ln() * scale).collect::<Vec<f32>>();
         let span = Span {
             start: 0,
-            end: TOKENS as u32,
+            end: tokens as u32,
             epoch: 1,
             until: 1,
             weight_version: Some("default".into()),
@@ -70,13 +85,13 @@ fn record_session(store: &Arc<Sessions>, session: usize) {
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],
-            measured: Some(EntropyMethod {
+            measured: Some(Arc::new(EntropyMethod {
                 source: "top_k".into(),
                 estimator: "estimate".into(),
                 temperature: Some(1.0),
                 top_k: Some(20),
                 reason: None,
-            }),
+            })),
             sampling: Some(r#"{"max_new_tokens":512,"temperature":1.0,"top_p":0.95}"#.into()),
             model: "model".into(),
             ..TurnMetadata::default()

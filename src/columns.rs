@@ -6,7 +6,6 @@ mod table;
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use crate::named_enum::named_enum;
 pub use table::{Alignment, COLUMNS, ColumnSource, Encoding, Values};
@@ -46,13 +45,11 @@ named_enum! {
 }
 
 /// The values of one token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shape {
     /// Another number for each token: the data begin with the number of values of each token, as `u32`.
     Ragged,
     /// The same dimensions for each token; none for a single value.
-    #[serde(untagged)]
     Fixed(Box<[u32]>),
 }
 

@@ -21,7 +21,7 @@ mod turn;
 mod view;
 
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
-use forest::Forest;
+use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};

@@ -61,7 +61,7 @@ pub fn metadata(tokens: usize) -> TurnMetadata {
         rid: Some("0123456789abcdef0123456789abcdef".into()),
         finish: Some("stop".into()),
         policy: vec![span],
-        measured: Some(measured),
+        measured: Some(measured.into()),
         sampling: Some(r#"{"max_new_tokens":16,"temperature":1.0}"#.into()),
         model: "qwen".into(),
         started_ms: 1_753_000_000_000,

@@ -1,4 +1,4 @@
-//! The time to restore a store from its log, compared with reading and decompressing the same bytes.
+//! The time to restore a store from its log, compared with reading and keeping the same bytes.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -17,15 +17,13 @@ use crate::times::Times;
 
 /// Bytes of the first line of a file.
 const FIRST_LINE: usize = 58;
-/// Bytes before the payload of a record: marker, length, checksum, flags.
+/// Bytes before the payload of a record: marker, length, checksum, kind.
 const ENVELOPE: usize = 17;
 
 pub fn run(scale: f64) {
     println!("restart from a log, with a store of 1 GiB: seconds, MB/s of the files");
-    println!(
-        "| log | files | read the files | and decompress | and keep up to 1 GiB | restore | server ready | /livez p99, longest |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| log | files | read the files | and keep up to 1 GiB | restore | server ready | /livez p99, longest |");
+    println!("|---|---|---|---|---|---|---|");
     let scaled = |count: u32| ((f64::from(count) * scale) as u32).max(10);
     let long = (0..scaled(6_800)).map(|session| {
         (
@@ -51,11 +49,9 @@ fn measure(name: &str, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) {
     let bytes: usize = files(&scratch.0).map(|file| file.len()).sum();
     // the files are in the page cache, as after a crash of the process
     let (read, ()) = timed(|| files(&scratch.0).for_each(|file| drop(black_box(file))));
-    let (unpacked, ()) =
-        timed(|| files(&scratch.0).for_each(|file| decompress(&file, |plain| _ = black_box(plain.as_ptr()))));
     // what a store needs at least: memory for the records, which the system fills with zeros first
     let mut kept = RetainedRecords::default();
-    let (keeping, ()) = timed(|| files(&scratch.0).for_each(|file| decompress(&file, |plain| kept.push(plain))));
+    let (keeping, ()) = timed(|| files(&scratch.0).for_each(|file| payloads(&file, |payload| kept.push(payload))));
     drop(kept);
     let limits = StoreLimits { bytes: 1 << 30, ttl: BOUNDLESS, idle: BOUNDLESS };
     let store = Sessions::new(limits);
@@ -67,10 +63,9 @@ fn measure(name: &str, turns: impl Iterator<Item = (Arc<str>, Arc<Turn>)>) {
     let speed =
         |time: Duration| format!("{:.2} s, {:.0} MB/s", time.as_secs_f64(), bytes as f64 / 1e6 / time.as_secs_f64());
     println!(
-        "| {name} | {:.0} MB | {} | {} | {} | {} | {} | {:.1}, {:.1} ms |",
+        "| {name} | {:.0} MB | {} | {} | {} | {} | {:.1}, {:.1} ms |",
         bytes as f64 / 1e6,
         speed(read),
-        speed(unpacked),
         speed(keeping),
         speed(restored),
         speed(ready),
@@ -100,31 +95,21 @@ struct RetainedRecords {
 }
 
 impl RetainedRecords {
-    fn push(&mut self, plain: &[u8]) {
-        self.bytes += plain.len();
-        self.records.push_back(plain.into());
+    fn push(&mut self, record: &[u8]) {
+        self.bytes += record.len();
+        self.records.push_back(record.into());
         while self.bytes > 1 << 30 {
             self.bytes -= self.records.pop_front().map_or(0, |record| record.len());
         }
     }
 }
 
-/// Decompresses the records of a file.
-fn decompress(file: &[u8], mut each: impl FnMut(&[u8])) {
-    let mut decompressor = zstd::bulk::Decompressor::new().unwrap();
-    let (mut rest, mut plain) = (file.get(FIRST_LINE..).unwrap_or_default(), Vec::new());
+/// Visits the records of a file.
+fn payloads(file: &[u8], mut each: impl FnMut(&[u8])) {
+    let mut rest = file.get(FIRST_LINE..).unwrap_or_default();
     while let Some((envelope, after)) = rest.split_first_chunk::<ENVELOPE>() {
         let length = u32::from_le_bytes(*envelope[8..].first_chunk().unwrap()) as usize;
-        let payload = &after[..length];
-        if envelope[ENVELOPE - 1] == 1 {
-            let size = zstd::zstd_safe::get_frame_content_size(payload).unwrap().unwrap();
-            plain.clear();
-            plain.reserve(size as usize);
-            decompressor.decompress_to_buffer(payload, &mut plain).unwrap();
-            each(&plain);
-        } else {
-            each(payload);
-        }
+        each(&after[..length]);
         rest = &after[length..];
     }
 }

@@ -97,8 +97,8 @@ fn open_ledger(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<SharedL
         tracing::warn!("--ledger-replicas is 0: a failover of the shared ledger loses turns whose replies have ended");
     }
     let limits = SharingLimits { timeout: options.timeout, idle: config.sessions.session_idle };
-    let ledger = Valkey::try_new(options, Arc::new(LedgerCounter(Arc::clone(metrics))));
-    Ok(Some(SharedLedger { ledger: Arc::new(ledger.map_err(|error| format!("--ledger: {error}"))?), limits }))
+    let ledger = Valkey::new(options, Arc::new(LedgerCounter(Arc::clone(metrics))));
+    Ok(Some(SharedLedger { ledger: Arc::new(ledger), limits }))
 }
 
 /// Counts the changes of the session store.

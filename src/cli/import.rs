@@ -50,7 +50,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     progress.clear();
     check_log(&args.data_dir, &found)?;
     let timeout = options.timeout;
-    let ledger = Valkey::try_new(options, Arc::new(NoValkeyObserver)).map_err(|error| format!("--ledger: {error}"))?;
+    let ledger = Valkey::new(options, Arc::new(NoValkeyObserver));
     let importer = Importer::new(Arc::new(ledger), timeout);
     let sessions = source.in_memory();
     let progress = Progress::sessions("importing", sessions.len());

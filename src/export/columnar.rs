@@ -133,7 +133,8 @@ fn turns_size<'a>(turns: impl Iterator<Item = &'a Arc<Turn>>, reward: Option<&Ar
 
 /// Bytes of the client's JSON and of the token columns in a line of `jsonl`.
 fn json_len(about: &TurnMetadata) -> u64 {
-    let lengths = about.extras.values().chain(&about.sampling).map(|text| text::string_len(text));
+    let texts = about.extras.values().map(|text| &**text).chain(about.sampling.as_deref());
+    let lengths = texts.map(text::string_len);
     // base64 takes four characters for three bytes
     let columns = about.columns.iter().map(|column| column.data.len().div_ceil(3) as u64 * 4);
     lengths.chain(columns).sum()

@@ -231,13 +231,13 @@ mod tests {
         let about = &mut turns[1].about;
         about.rid = Some("r".into());
         about.cause = Cause::ExtendsLength;
-        about.measured = Some(EntropyMethod {
+        about.measured = Some(Arc::new(EntropyMethod {
             source: "top_k".into(),
             estimator: "estimate".into(),
             temperature: Some(0.7),
             top_k: Some(20),
             reason: None,
-        });
+        }));
         about.sampling = Some(r#"{"temperature": 0.7, "stop": "\n"}"#.into());
         about.lora_path = Some("a".into());
         about.extras = [("routed_experts".into(), r#""AAA=""#.into()), ("odd".into(), "[NaN]".into())].into();

@@ -29,7 +29,7 @@ pub struct RecordContext {
     /// The request that the engine continues: it puts the tokens of that request before each prompt.
     pub session_params: Option<SessionParams>,
     /// The `sampling_params` of each prompt, unchanged.
-    pub sampling: SmallVec<[Option<Box<str>>; 1]>,
+    pub sampling: SmallVec<[Option<Arc<str>>; 1]>,
     /// The served model.
     pub model: Arc<str>,
     /// The adapter of each prompt.
@@ -172,7 +172,7 @@ impl RecordContext {
         Self {
             prompts: SmallVec::new(),
             session_params: None,
-            sampling: smallvec![Some(chat.sampling.clone())],
+            sampling: smallvec![Some(Arc::from(&*chat.sampling))],
             model: Arc::clone(&upstream.model),
             lora_paths: vec![chat.lora_path.clone()],
             epoch: policy.epoch(),
@@ -379,7 +379,7 @@ impl Recorder {
         let about = TurnMetadata {
             finish,
             fault,
-            measured,
+            measured: measured.map(Arc::new),
             cached_tokens: chunk.cached_tokens(bytes),
             ..TurnMetadata::default()
         };

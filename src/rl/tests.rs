@@ -28,7 +28,7 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
         response: response.into(),
         logprobs: Box::default(),
         entropy: entropy.into(),
-        about: TurnMetadata { measured: Some(measured), ..TurnMetadata::default() },
+        about: TurnMetadata { measured: Some(measured.into()), ..TurnMetadata::default() },
     }
 }
 
@@ -153,7 +153,7 @@ fn missing_trajectory_returns_not_found_with_its_path() {
 fn entropy_estimator_is_mixed_if_turns_have_different_ones() {
     let body = json!({ "groups": [{ "id": 1, "samples": [{ "session": "s", "reward": 0.0 }] }] });
     let mut other = turn(&[2], &[9], &[0.5]);
-    other.about.measured.as_mut().unwrap().estimator = "lower".into();
+    Arc::make_mut(other.about.measured.as_mut().unwrap()).estimator = "lower".into();
     let mut unmeasured = other.clone();
     unmeasured.entropy = [f32::NAN].into();
     let name = |turns| answer(&request(&body), &[path("s", turns)]).groups[0].samples[0].entropy_estimator.clone();

@@ -4,14 +4,14 @@ mod stored_request;
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Fingerprint, HistoryChange, ReplyChanges, SamplingSources};
 pub use stored_request::{CallerKey, SharedItems, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Digest([u8; 16]);
 
 /// The data of a turn that answers a chat request.
@@ -30,15 +30,12 @@ pub struct Chat {
     /// The number of end-of-turn tokens that the prompt adds after the previous turn, which ended by length.
     pub inserted_end_of_turn: u32,
     /// What the client changed in replies whose sampled tokens the prompt contains. The replies in the prompts of earlier turns do not count.
-    #[serde(default, skip_serializing_if = "ReplyChanges::is_empty")]
     pub reply_changes: ReplyChanges,
     /// Digests that later calls are compared with.
     pub fingerprint: Fingerprint,
     /// The sources of the sampling parameters that the client did not set. `None` if they are not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling_sources: Option<SamplingSources>,
     /// The request, if the response is stored.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<Arc<StoredRequest>>,
     /// [`Session::number`](super::Session::number) of the session whose turns the fields of this chat name by their numbers.
     #[serde(skip)]
@@ -55,7 +52,6 @@ pub struct ParseOptions {
     /// The format of the tool calls; `None` if tool calls are not parsed.
     pub format: Option<Box<str>>,
     /// The types of the parameters of the tools, if the format needs them, as `parse::ParameterTypes` writes them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Arc<str>>,
     /// Whether the thinking is separated from the text.
     pub separate: bool,
@@ -87,19 +83,5 @@ impl Digest {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
-    }
-}
-
-impl Serialize for Digest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(self.0)))
-    }
-}
-
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        let number = u128::from_str_radix(&text, 16).map_err(serde::de::Error::custom)?;
-        Ok(Self(number.to_be_bytes()))
     }
 }

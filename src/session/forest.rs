@@ -6,6 +6,7 @@
 
 mod branch;
 mod conversation;
+mod lazy;
 mod leaves;
 mod radix;
 
@@ -17,6 +18,7 @@ use radix::{Part, ROOT, RadixTree};
 use super::{Cause, Digest, Turn, TurnKey};
 use conversation::ConversationIndex;
 pub use conversation::{Fingerprint, HistoryChange, Prefix};
+pub(super) use lazy::LazyForest;
 use leaves::TurnCounts;
 
 /// The turns of a session. The indexes are B-trees: a hash map that grows moves all entries, while the session is locked.

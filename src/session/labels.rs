@@ -10,37 +10,26 @@ const LONGEST: usize = 256;
 
 /// The labels of a turn. A member is absent if the request has no signal for it: nothing is guessed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Labels {
     /// The API of the request.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dialect: Option<Dialect>,
     /// The name and version of the client, such as `claude-cli/2.1.330`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Box<str>>,
     /// The id or the name of the agent, if one client runs several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<str>>,
     /// The kind of the agent, such as `Explore`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_type: Option<Box<str>>,
     /// The id of the agent, thread or session of the client that started this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_agent: Option<Box<str>>,
     /// The client's own id of the conversation.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<Box<str>>,
     /// What the request is for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_class: Option<RequestClass>,
     /// It is the first request of the main conversation after a compaction.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub after_compaction: bool,
     /// The effort of the reasoning that the client asks for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Box<str>>,
     /// How Claude Code describes itself in its first system block, without the parts that change with each call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attribution: Option<Box<str>>,
 }
 
@@ -202,20 +191,6 @@ mod tests {
         let mut label = Some("first".into());
         fill_label(&mut label, "second");
         assert_eq!(label.as_deref(), Some("first"), "the first source counts");
-    }
-
-    #[test]
-    fn absent_labels_are_not_written() {
-        assert_eq!(serde_json::to_string(&Labels::default()).unwrap(), "{}");
-        let labels = Labels {
-            dialect: Some(Dialect::Messages),
-            request_class: Some(RequestClass::Subagent),
-            after_compaction: true,
-            ..Labels::default()
-        };
-        let written = serde_json::to_string(&labels).unwrap();
-        assert_eq!(written, r#"{"dialect":"messages","request_class":"subagent","after_compaction":true}"#);
-        assert_eq!(serde_json::from_str::<Labels>(&written).unwrap(), labels);
     }
 
     #[test]

@@ -588,18 +588,6 @@ mod tests {
         assert_eq!(short(&last("b")), [(0, 9, 2, 2)]);
     }
 
-    #[test]
-    fn span_of_an_earlier_version_has_no_process() {
-        let old = r#"{"start":0,"end":2,"epoch":3,"until":3}"#;
-        let span: Span = serde_json::from_str(old).unwrap();
-        assert_eq!(span.process, None);
-        assert_eq!(serde_json::to_string(&span).unwrap(), old, "a span that is not shared has the same text as before");
-        let shared = Span { process: "00000000000000aa".parse().ok(), ..span };
-        let text = serde_json::to_string(&shared).unwrap();
-        assert!(text.ends_with(r#","process":"00000000000000aa"}"#), "{text}");
-        assert_eq!(serde_json::from_str::<Span>(&text).unwrap(), shared);
-    }
-
     /// Makes calls of an update; returns whether an epoch began with each.
     fn calls<const N: usize>(policy: &Policy, calls: [(WeightCall, WeightCallOutcome); N]) -> [bool; N] {
         calls.map(|(call, outcome)| policy.observe_weight_call(call, outcome).is_some())

@@ -66,7 +66,7 @@ impl Sessions {
     /// Sessions with missing turns: the log was damaged, could not be written, or was at its size limit.
     #[must_use]
     pub fn missing_turns(&self) -> MissingTurns {
-        let lacks = |session: &Session| session.state().forest.counts().has(Fault::Lost);
+        let lacks = |session: &Session| session.state().forest.has(Fault::Lost);
         let mut missing = MissingTurns::default();
         for session in self.in_memory().into_iter().filter(|session| lacks(session)) {
             missing.sessions += 1;
@@ -90,7 +90,7 @@ impl Store {
     }
 
     fn restore_change(&self, record: Record) {
-        let Record { session: name, birth, change } = record;
+        let Record { session: name, birth, mut change } = record;
         if matches!(change, Change::Deleted | Change::Evicted) {
             return self.restore_deleted(&name);
         }
@@ -100,7 +100,9 @@ impl Store {
         }
         let is_turn = matches!(change, Change::Turn(_));
         let finished = if let Change::Finished { number, .. } = change { Some(number) } else { None };
-        let bytes = self.session_of(&name, birth).apply(change);
+        let turn = if let Change::Turn(turn) = &mut change { Arc::get_mut(turn) } else { None };
+        let shared = turn.map_or(0, |turn| self.common.lock().share(&mut turn.about));
+        let bytes = self.session_of(&name, birth).apply(change, shared);
         self.order().change(bytes);
         if is_turn {
             self.evict();
@@ -113,15 +115,15 @@ impl Store {
 
 impl Session {
     /// Applies a change of the session, which follows those that were applied before; some may be missing. Returns the bytes by which the
-    /// session grows.
-    pub(super) fn apply(&self, change: Change) -> i64 {
+    /// session grows. A turn takes `shared` bytes less, because other turns have the same values.
+    pub(super) fn apply(&self, change: Change, shared: u64) -> i64 {
         // locked before the state
         let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication.lock());
         let mut state = self.state();
         match change {
             Change::Begin { created_ms } => state.created_ms = created_ms,
             Change::Healed => state.generation += 1,
-            Change::Turn(turn) => return i64::try_from(state.restore(self.birth, turn)).unwrap_or(i64::MAX),
+            Change::Turn(turn) => return i64::try_from(state.restore(self.birth, turn, shared)).unwrap_or(i64::MAX),
             Change::Reward { leaf, reward, version } => {
                 return state.reward(Reward { version, leaf, value: reward });
             }
@@ -153,7 +155,7 @@ impl Session {
 impl State {
     /// Adds a turn under its old number and returns the bytes that it takes. A turn that continues a missing turn has lost the beginning of
     /// its prompt, and is not trained.
-    fn restore(&mut self, birth: Uid, turn: Arc<Turn>) -> u64 {
+    fn restore(&mut self, birth: Uid, turn: Arc<Turn>, shared: u64) -> u64 {
         if turn.id < self.forest.next_id() {
             return 0; // restored before
         }
@@ -173,8 +175,7 @@ impl State {
         } else {
             turn
         };
-        self.bytes += turn.bytes();
-        self.forest.push(turn);
+        self.push(turn, shared);
         self.bytes - before
     }
 

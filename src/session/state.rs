@@ -4,7 +4,7 @@ mod publication;
 mod replies;
 mod rewards;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::ledger::{Change, Record};
 use super::turn::Draft;
 use super::view::upwards;
-use super::{Cause, Digest, Fault, Fingerprint, Forest, HistoryChange, Prefix, Turn, TurnKey, Uid};
+use super::{Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Turn, TurnKey, Uid};
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
 pub use replies::{ReplyDigests, ReplyTurns};
@@ -40,14 +40,15 @@ pub struct Session {
     // locked for one access or insertion, never across an await
     state: Mutex<State>,
     // locked while new replies are indexed, never across an await; locked before `state`
-    pub(super) replies: Mutex<Replies>,
+    // `None` until a reply is indexed
+    pub(super) replies: Mutex<Option<Box<Replies>>>,
     // locked while paths claim their turns and get their numbers; locked before the order and the state
     pub(super) publication: Mutex<Publication>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) forest: Forest,
+    pub(super) forest: LazyForest,
     /// The start of the session: milliseconds since 1970.
     pub(super) created_ms: u64,
     /// The number of turns of each frozen version.
@@ -64,7 +65,7 @@ pub(super) struct State {
     pub(super) bytes: u64,
     pub(super) finished: Vec<FinishedPath>,
     /// The turns whose stored responses were deleted.
-    pub(super) deleted_responses: HashSet<u32>,
+    pub(super) deleted_responses: BTreeSet<u32>,
     /// Whether the session has changes that its shared ledger lacks. It is not evicted then.
     pub(super) is_detached: bool,
     /// How often the ledger was healed in a way that may have changed the numbers of turns.
@@ -197,10 +198,9 @@ impl State {
         }
     }
 
-    /// Adds a placed turn. Returns the bytes that it takes.
-    pub(super) fn push(&mut self, turn: Arc<Turn>) -> u64 {
-        let bytes = turn.bytes();
-        self.forest.push(turn);
+    /// Adds a placed turn. It takes `shared` bytes less, because other turns have the same values. Returns the bytes that it takes.
+    pub(super) fn push(&mut self, turn: Arc<Turn>, shared: u64) -> u64 {
+        let bytes = turn.bytes().saturating_sub(shared) + self.forest.push(turn);
         self.bytes += bytes;
         bytes
     }
@@ -219,7 +219,7 @@ impl Session {
     }
 
     /// Moves the turns and their indexes out of the session.
-    pub(super) fn take_contents(&mut self) -> (Replies, State) {
+    pub(super) fn take_contents(&mut self) -> (Option<Box<Replies>>, State) {
         let replies = self.replies.get_mut();
         let state = self.state.get_mut();
         (std::mem::take(replies), std::mem::take(state))
@@ -241,6 +241,7 @@ impl Session {
         digests: impl Fn(&Turn) -> Option<ReplyDigests>,
     ) -> Vec<ReplyTurns> {
         let mut replies = self.replies.lock();
+        let replies = replies.get_or_insert_default();
         let turns = self.state().forest.turns().len();
         while replies.count() < turns {
             let end = turns.min(replies.count() + PER_LOCK);
@@ -253,7 +254,10 @@ impl Session {
     /// The number of turns that [`Session::sampled`] would index first; `usize::MAX` while it runs on another thread.
     #[must_use]
     pub fn unread_replies(&self) -> usize {
-        let Some(read) = self.replies.try_lock().map(|replies| replies.count()) else { return usize::MAX };
+        let Some(read) = self.replies.try_lock().map(|replies| replies.as_ref().map_or(0, |replies| replies.count()))
+        else {
+            return usize::MAX;
+        };
         self.state().forest.turns().len().saturating_sub(read)
     }
 
@@ -274,9 +278,10 @@ impl Session {
     /// The turn of the stored response with this key, and whether the response was deleted.
     #[must_use]
     pub fn stored(&self, key: TurnKey) -> Option<(Arc<Turn>, bool)> {
-        let state = self.state();
-        let turn = state.forest.stored(key)?;
-        Some((Arc::clone(turn), state.deleted_responses.contains(&turn.id)))
+        let mut state = self.state();
+        let turn = Arc::clone(state.forest.stored(key)?);
+        let is_deleted = state.deleted_responses.contains(&turn.id);
+        Some((turn, is_deleted))
     }
 
     /// The latest turns, at most `count`, the latest first.
@@ -332,7 +337,7 @@ impl Session {
     }
 
     /// The turn that the draft becomes if it is added next.
-    pub(super) fn place(&self, state: &State, mut draft: Draft) -> Turn {
+    pub(super) fn place(&self, state: &mut State, mut draft: Draft) -> Turn {
         let id = state.forest.next_id();
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {

@@ -2,6 +2,7 @@
 
 mod annotations;
 mod change_feed;
+mod common;
 mod eviction;
 mod order;
 mod pending;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dashmap::DashMap;
+use foldhash::quality::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
@@ -22,6 +24,7 @@ use super::turn::Draft;
 use super::{ProcessId, Turn, Uid};
 use change_feed::ChangeFeed;
 pub use change_feed::CommittedTurn;
+use common::CommonValues;
 pub use order::EvictedSession;
 use order::Order;
 #[cfg(test)]
@@ -51,9 +54,11 @@ impl StoreLimits {
 /// The store.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub(super) sessions: DashMap<Arc<str>, Arc<Session>>,
+    pub(super) sessions: DashMap<Arc<str>, Arc<Session>, RandomState>,
     // locked before a session's own lock, never after it, and never across an await; each lock handles a bounded number of entries
     order: Mutex<Order>,
+    // locked for one turn, after a session
+    pub(super) common: Mutex<CommonValues>,
     /// Whether a blocking thread evicts, or is about to.
     pub(super) evicting: AtomicBool,
     pub(super) pending: PendingCalls,
@@ -105,8 +110,9 @@ impl Store {
     /// An empty store that appends its records to `log` and reports to `observer`.
     pub(super) fn new(limits: StoreLimits, log: SharedLog, observer: Arc<dyn StoreObserver>) -> Self {
         Self {
-            sessions: DashMap::with_shard_amount(SHARDS),
+            sessions: DashMap::with_hasher_and_shard_amount(RandomState::default(), SHARDS),
             order: Mutex::default(),
+            common: Mutex::default(),
             evicting: AtomicBool::new(false),
             pending: PendingCalls::default(),
             feed: ChangeFeed::default(),
@@ -231,11 +237,13 @@ impl Store {
                 self.observer.turn_dropped();
                 return (None, Ack::done());
             }
-            let turn = Arc::new(session.place(&state, draft));
+            let mut turn = session.place(&mut state, draft);
+            let shared = self.common.lock().share(&mut turn.about);
+            let turn = Arc::new(turn);
             // while it is locked, so that turns are in order in the log
             let ack = self.log.append(session.record(Change::Turn(Arc::clone(&turn))));
             self.announce(&session.id, &turn);
-            (turn.id, state.push(turn), ack)
+            (turn.id, state.push(turn, shared), ack)
         };
         self.order().add(bytes);
         (Some(turn), ack)

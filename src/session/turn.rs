@@ -19,11 +19,11 @@ pub use reply_change::{ReplyChange, ReplyChanges};
 pub use sampling_sources::{SamplingSource, SamplingSources};
 pub use turn_key::TurnKey;
 
+/// Bytes of the headers of a turn's allocations, and of the rounding of their sizes by the allocator.
+const ALLOCATIONS: usize = 80;
+
 /// Bytes that indexing a turn by its conversation takes.
 const CONVERSATION: usize = 192;
-
-/// Bytes that indexing a turn by its tokens takes.
-const PLACE: usize = 256;
 
 /// The most turns of a session. A larger number in a log comes from damage or another program; restoring it would exhaust the memory.
 pub const MOST_TURNS: u32 = 1 << 20;
@@ -58,7 +58,6 @@ pub struct TurnMetadata {
     /// Its globally unique id. A call that commits a draft replaces the id of the draft.
     pub uid: Uid,
     /// The URL of the engine that sampled it; `None` if a router chose the engine.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
     /// `meta_info.id`.
     pub rid: Option<Box<str>>,
@@ -67,7 +66,6 @@ pub struct TurnMetadata {
     /// How it relates to earlier turns.
     pub cause: Cause,
     /// The latest turn of the conversation that the client changed, if the cause is such a change and the turn is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<u32>,
     /// `finish_reason.type`: `stop`, `length`, `abort`; `None` if none was received.
     pub finish: Option<Box<str>>,
@@ -77,14 +75,13 @@ pub struct TurnMetadata {
     pub supersedes: Vec<u32>,
     /// The policy of each span of sampled tokens; empty without tokens.
     pub policy: Vec<Span>,
-    /// How the entropies were obtained.
-    pub measured: Option<EntropyMethod>,
-    /// The client's `sampling_params`: the unchanged text of a JSON object.
-    pub sampling: Option<Box<str>>,
+    /// How the entropies were obtained. Most turns of a process share it.
+    pub measured: Option<Arc<EntropyMethod>>,
+    /// The client's `sampling_params`: the unchanged text of a JSON object. Turns with an equal text share it.
+    pub sampling: Option<Arc<str>>,
     /// The served model.
     pub model: Arc<str>,
     /// `lora_path`: the adapter of the model that the request named; `None` without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lora_path: Option<Arc<str>>,
     /// The arrival of the request: milliseconds since 1970.
     pub started_ms: u64,
@@ -95,10 +92,8 @@ pub struct TurnMetadata {
     /// `cached_tokens`, tokens of the prompt that the engine did not compute anew.
     pub cached_tokens: Option<u64>,
     /// The chat data, if it answers a chat request.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chat: Option<Box<Chat>>,
     /// The client and the purpose of the request; `None` without a signal. The samples of a request share them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<Arc<Labels>>,
     /// Requested members of `meta_info` by name that are no token columns, as JSON text: routed experts, hidden states, top-k rows, prompt
     /// logprobs. A payload that could not be read as a column is one of them.
@@ -107,7 +102,6 @@ pub struct TurnMetadata {
     #[serde(skip)]
     pub columns: Vec<Column>,
     /// The columns that the client requested and whose payload could not be read, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missing_columns: BTreeMap<Box<str>, ColumnFault>,
 }
 
@@ -139,11 +133,13 @@ impl TurnMetadata {
             + lora_path
             + text(&self.rid)
             + text(&self.finish)
-            + text(&self.sampling)
+            + self.sampling.as_ref().map_or(0, |text| text.len())
+            + self.measured.as_ref().map_or(0, |_| size_of::<EntropyMethod>())
             + self.model.len();
         let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
         let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;
-        (size_of::<Turn>() + PLACE + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len()) as u64
+        (size_of::<Turn>() + ALLOCATIONS + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len())
+            as u64
     }
 
     /// What the client changed in replies whose sampled tokens the prompt contains.
@@ -203,10 +199,8 @@ pub struct EntropyMethod {
     /// The temperature of the distribution that the numbers describe.
     pub temperature: Option<f64>,
     /// k of the widest row if the source is `top_k`; `None` for other sources.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
     /// Why entropies or the temperature are missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
 }
 

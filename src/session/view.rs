@@ -59,6 +59,10 @@ pub(super) fn leaves(turns: &[Arc<Turn>], trained: &TrainedTurns) -> Leaves {
 /// The leaves of the paths that a finished session publishes: those of an export of the default classes, then the turns of other classes
 /// that end a path. A path trains the turns that no earlier path holds, so the rows of the default classes train all their turns.
 pub(super) fn published_leaves(turns: &[Arc<Turn>]) -> Vec<u32> {
+    if let [turn] = turns {
+        // most sessions, whatever the class of the turn
+        return Vec::from_iter(turn.is_trainable().then_some(turn.id));
+    }
     let classes = Classes::default();
     let is_other = |turn: &Turn| turn.is_trainable() && !classes.trains(turn);
     let exported = |classes: Classes| leaves(turns, &TrainedTurns::new(turns, classes.into())).exported;

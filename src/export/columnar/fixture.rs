@@ -31,13 +31,13 @@ pub(crate) fn rich() -> Batch {
     let about = &mut turns[1].about;
     about.rid = Some("r".into());
     about.cause = Cause::ExtendsLength;
-    about.measured = Some(EntropyMethod {
+    about.measured = Some(Arc::new(EntropyMethod {
         source: "top_k".into(),
         estimator: "estimate".into(),
         temperature: Some(0.7),
         top_k: Some(20),
         reason: Some("r".into()),
-    });
+    }));
     about.supersedes = vec![0];
     about.predecessor = Some(0);
     let mut reply_changes = ReplyChanges::default();

@@ -80,7 +80,7 @@ fn turn(turn: &Turn) -> pb::Turn {
         prompt_tokens: wide(prompt.len()),
         sampled_tokens: wide(response.len()),
         supersedes: supersedes.clone(),
-        measured: how.as_ref().map(measured),
+        measured: how.as_deref().map(measured),
         policy: policy.iter().map(|span| policy_span(span, 0)).collect(),
         sampling: text(sampling.as_deref()),
         sampling_sources: about.sampling_sources().map(SamplingSources::json),

@@ -11,20 +11,16 @@ use crate::session::{Digest, TurnKey};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRequest {
     /// The members of the body except the input, as the text of a JSON object. `None` if another request has the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Box<str>>,
     /// The turn whose request has the same members.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub members_of: Option<u32>,
     /// The input has items that add tools.
     pub adds_tools: bool,
     /// A response that ends by length is complete for the client.
     pub completes_at_length: bool,
     /// The response that it continues, if the client named one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<TurnKey>,
     /// The first items of the input.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedItems>,
     /// The other items of the input, as JSON texts.
     pub items: Vec<Arc<str>>,

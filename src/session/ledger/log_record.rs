@@ -1,12 +1,18 @@
 //! The records of the log of one process.
 
+use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{split_head, write_head};
+use super::record::append_head;
 use crate::session::is_name;
 use crate::session::ledger::Record;
+
+/// See [`LogRecord::kind`].
+const SESSION: u8 = 0;
+/// See [`LogRecord::kind`].
+const PROCESS: u8 = 1;
 
 /// A record of the log of one process.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,20 +71,32 @@ impl LogRecord {
         }
     }
 
-    /// Appends the record's bytes to `out`, as [`Record::encode`].
-    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    /// The number of its kind, with which it is decoded.
+    pub(super) fn kind(&self) -> u8 {
         match self {
-            Self::Session(record) => record.encode(out),
-            Self::Process(record) => write_head(out, record),
+            Self::Session(_) => SESSION,
+            Self::Process(_) => PROCESS,
         }
     }
 
-    /// Decodes a record; `None` if this build cannot read it.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        if let Some(record) = Record::decode(bytes) {
-            return Some(Self::Session(record));
+    /// Appends the record's bytes to `out`, as [`Record::encode`].
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Session(record) => record.encode(out),
+            Self::Process(record) => append_head(record, out),
         }
-        serde_json::from_slice(split_head(bytes)?.0).ok().map(Self::Process)
+    }
+
+    /// Decodes a record of a kind; `None` if this build cannot read it.
+    pub(super) fn decode(kind: u8, bytes: &[u8]) -> Option<Self> {
+        match kind {
+            SESSION => Record::decode(bytes).map(Self::Session),
+            PROCESS => {
+                let (record, rest) = postcard::take_from_bytes(bytes).ok()?;
+                rest.is_empty().then_some(Self::Process(record))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -95,9 +113,9 @@ mod tests {
         ] {
             let (record, mut bytes) = (LogRecord::from(record), Vec::new());
             record.encode(&mut bytes).unwrap();
-            assert_eq!(LogRecord::decode(&bytes), Some(record));
+            assert_eq!(LogRecord::decode(record.kind(), &bytes), Some(record.clone()));
             for cut in 0..bytes.len() {
-                assert_eq!(LogRecord::decode(&bytes[..cut]), None, "cut at {cut}");
+                assert_eq!(LogRecord::decode(record.kind(), &bytes[..cut]), None, "cut at {cut}");
             }
         }
     }

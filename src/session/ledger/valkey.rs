@@ -49,7 +49,6 @@ use super::{
 };
 use crate::session::Uid;
 use cluster::{Cluster, Map};
-use element::Encoder;
 use node::{Node, NodeAddress, State};
 use options::{Address, Deployment};
 use script::Call;
@@ -119,8 +118,6 @@ struct Shared {
     cluster_changed: Notify,
     /// A node that knows more of the map than the others.
     cluster_informed: Mutex<Option<Address>>,
-    // locked while an append is encoded
-    encoder: Mutex<Encoder>,
 }
 
 impl Debug for Shared {
@@ -149,19 +146,16 @@ impl Shared {
 
 impl Valkey {
     /// A ledger that is not connected yet. Must be called in a runtime.
-    ///
-    /// # Errors
-    /// If memory for compression cannot be allocated.
-    pub fn try_new(options: ValkeyOptions, observer: Arc<dyn ValkeyObserver>) -> std::io::Result<Self> {
-        let encoder = Mutex::new(Encoder::try_new()?);
+    #[must_use]
+    pub fn new(options: ValkeyOptions, observer: Arc<dyn ValkeyObserver>) -> Self {
         let (disruptions, cluster_changed) = (watch::Sender::new(0), Notify::new());
         let cluster_informed = Mutex::default();
-        let shared = Arc::new(Shared { options, observer, disruptions, cluster_changed, cluster_informed, encoder });
+        let shared = Arc::new(Shared { options, observer, disruptions, cluster_changed, cluster_informed });
         let primaries = match shared.options.url.deployment {
             Deployment::Cluster => Primaries::Cluster(Arc::new(Cluster::new(Arc::clone(&shared)))),
             _ => Primaries::One(Arc::new(Node::new(NodeAddress::Url, Arc::clone(&shared)))),
         };
-        Ok(Self { shared, primaries })
+        Self { shared, primaries }
     }
 
     /// Why operations fail now, if they do. It does not ask the server.
@@ -253,10 +247,9 @@ impl Ledger for Valkey {
             let mut node = this.node(SlotKey::Partition(partition)).await?;
             // fails at once without a connection, and encodes nothing
             node.connected().await?;
-            let call = this.append_call(partition, &append)?;
             loop {
-                let map = this.map();
-                match node.appender.append(call.clone()).await {
+                let (map, call) = (this.map(), this.append_call(partition, &append)?);
+                match node.appender.append(call).await {
                     Err(error) if is_moved(map, &error).await => {
                         node = this.node(SlotKey::Partition(partition)).await?
                     }
@@ -422,12 +415,11 @@ impl Valkey {
         for leaf in &append.finished {
             call = call.arg(leaf.to_bytes());
         }
-        let mut encoder = self.shared.encoder.lock();
         for entry in &append.entries {
             if entry.body.len() > element::MAX_BODY {
                 return Err(LedgerError::Refused("an entry is too large".into()));
             }
-            call = call.arg(encoder.encode(entry));
+            call = call.arg(element::encode(entry));
         }
         Ok(call)
     }

@@ -23,13 +23,10 @@ pub struct Span {
     /// The last possible epoch; equal to `epoch` if the epoch is certain.
     pub until: u64,
     /// The engine's `weight_version`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_version: Option<Box<str>>,
     /// The trainer's name of the epoch (`POST /v1/policy`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<Box<str>>,
     /// The process that counted the epochs, if sessions are shared. Epochs of different processes cannot be compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessId>,
 }
 

@@ -151,9 +151,14 @@ impl Sharing {
         let changed = self.within_timeout(Some(partition_of(name)), async {
             let mut plan = plan;
             let mut known = line.known.lock().await;
+            // at first, the change is planned on the entries that this process has: an append shows whether the list has others
+            let mut is_read = false;
             loop {
                 self.settle(&line, &mut known).await?;
-                self.load(&line, &mut known).await?;
+                if is_read || known.position.is_none() {
+                    self.load(&line, &mut known).await?;
+                    is_read = true;
+                }
                 self.check_spilled(name)?;
                 let is_removed = |session: &Arc<Session>| session.state().removed;
                 if known.is_detached() || known.session.as_ref().is_some_and(is_removed) {
@@ -162,6 +167,12 @@ impl Sharing {
                 let session = known.session.clone().filter(|_| known.position.is_some());
                 let planned = session.ok_or(SessionError::EvictedSession);
                 let planned = planned.and_then(|session| plan(&session, known.confirmed() as u64));
+                let is_change = planned.as_ref().is_ok_and(|planned| !planned.records.is_empty());
+                if !is_change && !is_read {
+                    // other entries may lead to another plan
+                    is_read = true;
+                    continue;
+                }
                 let planned = match planned {
                     Ok(planned) => planned,
                     Err(refusal) => {
@@ -188,7 +199,7 @@ impl Sharing {
                         }
                         return Ok(Some(planned.result));
                     }
-                    Err(_outdated) => {}
+                    Err(_outdated) => is_read = true,
                 }
             }
         });

@@ -242,7 +242,7 @@ mod tests {
             }
         }
         let session = source.session("s").expect("it is restored");
-        assert!(session.state().forest.counts().has(Fault::Lost));
+        assert!(session.state().forest.has(Fault::Lost));
         assert_eq!(import(&ledger, &session).await, Ok(Imported::Appended));
         assert_eq!(import(&ledger, &session).await, Ok(Imported::Present));
         let reader = shared(&ledger, Duration::MAX);

@@ -286,12 +286,12 @@ impl Sharing {
     fn record_of(&self, session: &Arc<Session>, length: u64, change: &MissingChange) -> Option<(Record, Vec<Uid>)> {
         // locked before the state
         let publication = session.publication.lock();
-        let state = session.state();
+        let mut state = session.state();
         let id = |uid: Uid| state.forest.turns().iter().rev().find(|turn| turn.about.uid == uid).map(|turn| turn.id);
         let mut finished = Vec::new();
         let change = match change {
             MissingChange::Healed => Change::Healed,
-            MissingChange::Turn(draft) => Change::Turn(Arc::new(session.place(&state, (**draft).clone()))),
+            MissingChange::Turn(draft) => Change::Turn(Arc::new(session.place(&mut state, (**draft).clone()))),
             MissingChange::Reward { leaf, value } => {
                 let leaf = match leaf {
                     Some(uid) => Some(id(*uid)?),

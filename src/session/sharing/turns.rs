@@ -168,7 +168,7 @@ impl Sharing {
             self.settle(line, known).await?;
             self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
-            let turn = Arc::new(session.place(&session.state(), draft.clone()));
+            let turn = Arc::new(session.place(&mut session.state(), draft.clone()));
             let uid = turn.about.uid;
             let record = session.record(Change::Turn(Arc::clone(&turn)));
             let mut entries = Vec::with_capacity(2);
@@ -226,7 +226,7 @@ impl Sharing {
             self.store.announce(&line.name, &turn);
             return written;
         }
-        let turn = Arc::new(session.place(&session.state(), draft));
+        let turn = Arc::new(session.place(&mut session.state(), draft));
         let record = session.record(Change::Turn(Arc::clone(&turn)));
         match self.apply(line, known, uid, record) {
             Ok(()) => {

@@ -1,6 +1,6 @@
 //! The finished paths of a session: which were published, and from which turn on each is trained; and the latest ones of all sessions.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::session::{Classes, ExcludedLeaf, Path, Step, Turn};
 #[derive(Debug, Default)]
 pub(in crate::session) struct Publication {
     /// The leaves of the finished paths.
-    leaves: HashSet<u32>,
+    leaves: BTreeSet<u32>,
     /// The turns of the finished paths.
     claims: Claims,
     /// The number of turns when paths were last published.

@@ -1,6 +1,6 @@
 //! Sessions in the order of creation and of use, and finished paths by number.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::session::state::{FinishedPaths, Session};
 /// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
 
-/// Bytes that a session takes besides its turns.
-pub(in crate::session) const SESSION_OVERHEAD: u64 = 512;
+/// Bytes that a session takes besides its turns: its own, its name, and its places in the order and in the map of sessions.
+pub(in crate::session) const SESSION_OVERHEAD: u64 = 560;
 
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;
@@ -38,8 +38,8 @@ pub struct EvictedSession {
 pub(in crate::session) struct Order {
     born: BTreeMap<u64, Arc<Session>>,
     used: BTreeMap<u64, (Instant, Arc<Session>)>,
-    /// The sessions of `used` with unpublished paths.
-    open: BTreeMap<u64, Arc<Session>>,
+    /// The ticks of the sessions of `used` with unpublished paths.
+    open: BTreeSet<u64>,
     ticks: u64,
     /// The number of sessions that were created in this process.
     begun: u64,
@@ -69,7 +69,7 @@ impl Order {
         self.used.remove(&before);
         self.open.remove(&before);
         self.used.insert(self.ticks, (now, Arc::clone(session)));
-        self.open.insert(self.ticks, Arc::clone(session));
+        self.open.insert(self.ticks);
         if self.born.insert(session.number, Arc::clone(session)).is_none() {
             self.add(SESSION_OVERHEAD);
         }
@@ -159,9 +159,10 @@ impl Order {
         after: u64,
         limit: usize,
     ) -> Vec<(u64, Arc<Session>)> {
-        let is_idle = |tick: &u64| self.used.get(tick).is_some_and(|(used, _)| now.duration_since(*used) >= idle);
-        let open = self.open.range(after + 1..).take_while(|(tick, _)| is_idle(tick)).take(limit);
-        open.map(|(tick, session)| (*tick, Arc::clone(session))).collect()
+        let open = self.open.range(after + 1..).map_while(|tick| Some((*tick, self.used.get(tick)?)));
+        let is_idle = |used: &Instant| now.duration_since(*used) >= idle;
+        let idle = open.take_while(|(_, (used, _))| is_idle(used)).take(limit);
+        idle.map(|(tick, (_, session))| (tick, Arc::clone(session))).collect()
     }
 
     pub(in crate::session) fn next_finished(&mut self) -> u64 {

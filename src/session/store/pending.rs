@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
 /// The number of such calls by the name of the session. A session that is created while they run counts as used.
 #[derive(Debug, Default)]
 pub(in crate::session) struct PendingCalls {
     // locked for one access, and no other lock is taken while it is locked
-    calls: Mutex<HashMap<Arc<str>, u32>>,
+    calls: Mutex<HashMap<Arc<str>, u32, RandomState>>,
 }
 
 impl PendingCalls {

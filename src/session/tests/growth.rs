@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::session::forest::Forest;
 use crate::session::ledger::{Change, Record};
-use crate::session::{Forest, Sessions, StoreLimits, Turn, TurnMetadata, Uid};
+use crate::session::{Sessions, StoreLimits, Turn, TurnMetadata, Uid};
 
 /// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {

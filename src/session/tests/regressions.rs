@@ -39,9 +39,8 @@ fn incomplete_mark_after_a_freeze_belongs_to_the_next_version() {
 #[test]
 fn sessions_with_the_same_prompt_share_nothing() {
     let store = store(BOUNDLESS);
-    let draft = draft(&[1, 2, 3], &[4]);
     for name in ["a", "b"] {
-        assert_eq!(call(&store, name).commit(draft.clone()).0, Some(0));
+        assert_eq!(call(&store, name).commit(draft(&[1, 2, 3], &[4])).0, Some(0));
     }
     let turns = ["a", "b"].map(|name| store.session(name).unwrap().snapshot(None).unwrap().turns()[0].clone());
     assert_eq!(without_uid(&turns[0]), without_uid(&turns[1]));

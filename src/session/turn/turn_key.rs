@@ -7,10 +7,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::session::Digest;
-use crate::session::ids::serialize_as_text;
 
 /// Bytes of a key.
 const LENGTH: usize = 10;
@@ -26,7 +26,7 @@ const CALL_DIGITS: usize = 4;
 const RESPONSE_PREFIX: &str = "resp_";
 
 /// The key of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnKey([u8; LENGTH]);
 
 impl TurnKey {
@@ -131,8 +131,6 @@ impl FromStr for TurnKey {
         Self::parse(text).ok_or("not the key of a turn")
     }
 }
-
-serialize_as_text!(TurnKey);
 
 #[cfg(test)]
 mod tests {

@@ -50,7 +50,7 @@ fn first_line() -> &'static [u8] {
     &good().0[..FIRST_LINE]
 }
 
-/// A log and its records, one of them large enough to be compressed.
+/// A log and its records.
 fn good() -> &'static (Vec<u8>, Vec<LogRecord>) {
     static GOOD: OnceLock<(Vec<u8>, Vec<LogRecord>)> = OnceLock::new();
     GOOD.get_or_init(|| {
@@ -135,7 +135,7 @@ fn between(bytes: &[u8]) -> (Vec<LogRecord>, ReplaySummary) {
     (records.drain(known.len()..end).collect(), replayed)
 }
 
-/// Builds frames with valid checksums; returns the file and their number. Each frame takes from the input a byte of flags, the length of
+/// Builds frames with valid checksums; returns the file and their number. Each frame takes from the input the kind of its record, the length of
 /// the head (two bytes), the length of the arrays (one byte), then the head and the arrays.
 fn framed(mut rest: &[u8]) -> (Vec<u8>, u64) {
     let (mut file, mut frames) = (first_line().to_vec(), 0);
@@ -143,17 +143,13 @@ fn framed(mut rest: &[u8]) -> (Vec<u8>, u64) {
         let (head, after) = after.split_at(after.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
         let (arrays, after) = after.split_at(after.len().min(usize::from(*arrays)));
         rest = after;
-        let length = if how & 8 == 0 { (head.len() as u32).to_le_bytes().to_vec() } else { Vec::new() };
-        let mut payload = [&length, head, arrays].concat();
-        if how & 4 != 0 {
-            payload = zstd::bulk::compress(&payload, 1).unwrap();
-        }
-        let flags = how & 3;
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&[flags]), &payload);
+        let payload = [head, arrays].concat();
+        let kind = how & 3;
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&[kind]), &payload);
         file.extend(MARKER);
         file.extend((payload.len() as u32).to_le_bytes());
         file.extend(crc.to_le_bytes());
-        file.push(flags);
+        file.push(kind);
         file.extend(payload);
         frames += 1;
     }

@@ -4,8 +4,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::frame::{Decoder, Encoder, Marker};
-use super::replay::{ReplaySummary, check_schema, decoders, replay};
+use super::replay::{ReplaySummary, check_schema, replay};
 use super::segment::Segment;
 use super::{Log, OpenError, Options, RETRY, disk};
 use crate::session::ledger::LogRecord;
@@ -15,8 +14,6 @@ pub struct Directory {
     pub(super) options: Options,
     pub(super) lock: File,
     pub(super) segments: Vec<Segment>,
-    pub(super) decoders: Vec<Decoder>,
-    pub(super) encoder: Encoder,
 }
 
 /// Keeps a directory locked.
@@ -44,14 +41,13 @@ impl Directory {
         let failed = |cause| OpenError::new("read", dir, cause);
         let segments = Segment::list(dir).map_err(failed)?;
         check_schema(&segments)?;
-        let (decoders, encoder) = (decoders().map_err(failed)?, Encoder::try_new(Marker::random()).map_err(failed)?);
-        Ok(Self { options: options.clone(), lock, segments, decoders, encoder })
+        Ok(Self { options: options.clone(), lock, segments })
     }
 
     /// Calls `each` with the number of bytes read so far and every record, in the order they were written. Writes nothing. The directory is locked until the returned guard is
     /// dropped. Blocks.
-    pub fn read(mut self, mut each: impl FnMut(u64, LogRecord)) -> (ReplaySummary, DirectoryGuard) {
-        let found = replay(&self.segments, std::mem::take(&mut self.decoders), &mut |bytes, record| {
+    pub fn read(self, mut each: impl FnMut(u64, LogRecord)) -> (ReplaySummary, DirectoryGuard) {
+        let found = replay(&self.segments, &mut |bytes, record| {
             record.into_iter().for_each(|record| each(bytes, record));
             ControlFlow::Continue(())
         });
@@ -70,12 +66,11 @@ impl Directory {
     /// # Errors
     /// When the writer cannot be started.
     pub fn open(
-        mut self,
+        self,
         restore: &mut dyn FnMut(u64, Option<LogRecord>) -> ControlFlow<()>,
     ) -> Result<Option<(Log, ReplaySummary)>, OpenError> {
         let mut interrupted = false;
-        let decoders = std::mem::take(&mut self.decoders);
-        let found = replay(&self.segments, decoders, &mut |bytes, record| {
+        let found = replay(&self.segments, &mut |bytes, record| {
             let flow = restore(bytes, record);
             interrupted = flow.is_break();
             flow

@@ -1,53 +1,29 @@
-//! The frame of a record: marker, length, checksum, flags, payload.
+//! The frame of a record: marker, length, checksum, kind, payload.
 //!
-//! `marker [u8; 8], length u32, crc32c u32, flags u8, payload`, little-endian. The length is that of the stored payload. The
-//! checksum covers the flags and the payload, so a wrong length fails it too. The marker is random, and the first line of the file has
+//! `marker [u8; 8], length u32, crc32c u32, kind u8, payload`, little-endian. The length is that of the payload. The
+//! checksum covers the kind and the payload, so a wrong length fails it too. Nothing is compressed: ids are packed, and floats hardly shrink. The marker is random, and the first line of the file has
 //! it: records contain bytes that clients choose, and a reader that continues after damage must not take those for frames.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 
-use zstd::bulk::{Compressor, Decompressor};
-use zstd::zstd_safe::get_frame_content_size;
-
 use super::LogRecord;
 
-/// Bytes of length, checksum and flags.
+/// Bytes of length, checksum and kind.
 const ENVELOPE: usize = 9;
 /// Bytes before the payload.
 pub(super) const HEADER: usize = 8 + ENVELOPE;
-/// Bytes of the largest payload, compressed or not. A larger length is corrupt.
+/// Bytes of the largest payload. A larger length is corrupt.
 const MAX_PAYLOAD: usize = 1 << 30;
-/// Payloads up to this size are not compressed: it would not save a write.
-const PLAIN_UP_TO: usize = 1024;
-/// The capacity that buffers keep between records. A large record may use more.
-const KEEP: usize = 4 << 20;
-/// The flag of a compressed payload.
-const ZSTD: u8 = 1;
-
 /// Random bytes that no client learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marker([u8; 8]);
 
-/// Encodes records as frames.
-pub(super) struct Encoder {
-    marker: Marker,
-    zstd: Compressor<'static>,
-    plain: Vec<u8>,
-    packed: Vec<u8>,
-}
-
-/// Decodes the payloads of frames.
-pub(super) struct Decoder {
-    zstd: Decompressor<'static>,
-    /// The decompressed payload. A new buffer for each record would cost as much as the decompression, by the page faults.
-    plain: Vec<u8>,
-}
-
 /// A frame whose checksum holds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Frame {
-    flags: u8,
+    /// See [`LogRecord::kind`].
+    kind: u8,
     payload: Vec<u8>,
 }
 
@@ -95,44 +71,31 @@ impl Marker {
     /// Whether the checksum of a whole frame matches.
     pub(super) fn is_intact(self, frame: &[u8]) -> bool {
         let after = frame.strip_prefix(&self.0).and_then(|frame| frame.split_first_chunk());
-        let Some(([_, _, _, _, a, b, c, d, flags], payload)) = after else { return false };
-        u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*flags, payload)
-    }
-}
-
-impl Encoder {
-    /// An encoder of frames with this marker.
-    pub(super) fn try_new(marker: Marker) -> io::Result<Self> {
-        // level 1 is faster than most disks, and higher levels save little
-        Ok(Self { marker, zstd: Compressor::new(1)?, plain: Vec::new(), packed: Vec::new() })
-    }
-
-    /// The marker of the frames.
-    pub(super) fn marker(&self) -> Marker {
-        self.marker
+        let Some(([_, _, _, _, a, b, c, d, kind], payload)) = after else { return false };
+        u32::from_le_bytes([*a, *b, *c, *d]) == checksum(*kind, payload)
     }
 
     /// Appends the frame of `record` to `out`. An error leaves `out` unchanged.
-    pub(super) fn push(&mut self, record: &LogRecord, out: &mut Vec<u8>) -> io::Result<()> {
-        for buffer in [&mut self.plain, &mut self.packed] {
-            buffer.clear();
-            buffer.shrink_to(KEEP);
+    pub(super) fn push(self, record: &LogRecord, out: &mut Vec<u8>) -> io::Result<()> {
+        let start = out.len();
+        let pushed = self.try_push(record, out);
+        if pushed.is_err() {
+            out.truncate(start);
         }
-        record.encode(&mut self.plain)?;
-        if self.plain.len() > MAX_PAYLOAD {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let packed = self.plain.len() > PLAIN_UP_TO && {
-            self.packed.reserve(zstd::zstd_safe::compress_bound(self.plain.len()));
-            self.zstd.compress_to_buffer(&self.plain, &mut self.packed)? < self.plain.len()
-        };
-        let (flags, payload) = if packed { (ZSTD, &self.packed) } else { (0, &self.plain) };
-        let length = u32::try_from(payload.len()).expect("MAX_PAYLOAD fits");
-        out.extend(self.marker.0);
-        out.extend(length.to_le_bytes());
-        out.extend(checksum(flags, payload).to_le_bytes());
-        out.push(flags);
-        out.extend(payload);
+        pushed
+    }
+
+    fn try_push(self, record: &LogRecord, out: &mut Vec<u8>) -> io::Result<()> {
+        let (start, kind) = (out.len(), record.kind());
+        out.extend(self.0);
+        out.extend([0; ENVELOPE]);
+        record.encode(out)?;
+        let (header, payload) = out[start..].split_at_mut(HEADER);
+        let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= MAX_PAYLOAD);
+        let length = length.ok_or(io::ErrorKind::FileTooLarge)?;
+        header[8..12].copy_from_slice(&length.to_le_bytes());
+        header[12..16].copy_from_slice(&checksum(kind, payload).to_le_bytes());
+        header[16] = kind;
         Ok(())
     }
 }
@@ -150,7 +113,7 @@ impl Frame {
         }
         let mut envelope = [0; ENVELOPE];
         source.read_exact(&mut envelope).map_err(reason)?;
-        let [a, b, c, d, e, f, g, h, flags] = envelope;
+        let [a, b, c, d, e, f, g, h, kind] = envelope;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if length > MAX_PAYLOAD {
             return Err("a length is out of bounds");
@@ -164,45 +127,20 @@ impl Frame {
         if source.take(length as u64).read_to_end(&mut payload).map_err(reason)? < length {
             return Err(CUT);
         }
-        if u32::from_le_bytes([e, f, g, h]) != checksum(flags, &payload) {
+        if u32::from_le_bytes([e, f, g, h]) != checksum(kind, &payload) {
             return Err("a checksum does not hold");
         }
-        Ok((Self { flags, payload }, whole))
+        Ok((Self { kind, payload }, whole))
     }
 
-    /// The bytes of the decompressed payload.
-    pub(super) fn plain_bytes(&self) -> usize {
-        self.plain_size().unwrap_or(self.payload.len())
+    /// The bytes of the payload.
+    pub(super) fn bytes(&self) -> usize {
+        self.payload.len()
     }
 
-    /// The size of the decompressed payload, if it is compressed and not too large.
-    fn plain_size(&self) -> Option<usize> {
-        let size = get_frame_content_size(&self.payload).ok().flatten().filter(|_| self.flags == ZSTD)?;
-        usize::try_from(size).ok().filter(|size| *size <= MAX_PAYLOAD)
-    }
-}
-
-impl Decoder {
-    pub(super) fn try_new() -> io::Result<Self> {
-        Ok(Self { zstd: Decompressor::new()?, plain: Vec::new() })
-    }
-
-    /// The record of a frame. `None` if this build cannot read it, although the checksum holds.
-    pub(super) fn decode(&mut self, frame: &Frame) -> Option<LogRecord> {
-        match frame.flags {
-            0 => LogRecord::decode(&frame.payload),
-            ZSTD => self.unpack(frame).and_then(|()| LogRecord::decode(&self.plain)),
-            _ => None,
-        }
-    }
-
-    fn unpack(&mut self, frame: &Frame) -> Option<()> {
-        let size = frame.plain_size()?;
-        self.plain.clear();
-        self.plain.shrink_to(KEEP);
-        self.plain.reserve(size);
-        let written = self.zstd.decompress_to_buffer(&frame.payload, &mut self.plain).ok()?;
-        (written == size).then_some(())
+    /// Its record. `None` if this build cannot read it, although the checksum holds.
+    pub(super) fn decode(&self) -> Option<LogRecord> {
+        LogRecord::decode(self.kind, &self.payload)
     }
 }
 
@@ -213,8 +151,8 @@ fn reason(error: io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::UnexpectedEof { CUT } else { "the file cannot be read" }
 }
 
-fn checksum(flags: u8, payload: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&[flags]), payload)
+fn checksum(kind: u8, payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload)
 }
 
 #[cfg(test)]
@@ -230,20 +168,14 @@ mod tests {
     fn round_trip(record: &LogRecord) -> (u64, LogRecord) {
         let mut out = Vec::new();
         let marker = Marker::random();
-        Encoder::try_new(marker).unwrap().push(record, &mut out).unwrap();
+        marker.push(record, &mut out).unwrap();
         let (frame, bytes) = Frame::read(&mut &*out, out.len() as u64, marker).unwrap();
         assert_eq!(bytes, out.len() as u64);
-        (bytes, Decoder::try_new().unwrap().decode(&frame).expect("it was written by this build"))
+        (bytes, frame.decode().expect("it was written by this build"))
     }
 
     #[test]
-    fn large_payloads_are_compressed_if_it_saves_space() {
-        let reward = Change::Reward { leaf: None, reward: Arc::new("0".repeat(100_000).into()), version: 0 };
-        let zeros = fake::record("s", reward).into();
-        let (bytes, read) = round_trip(&zeros);
-        assert!(bytes < 1000, "{bytes}");
-        assert_eq!(read, zeros);
-
+    fn random_numbers_take_four_bytes() {
         let mut state = 1_u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -252,16 +184,8 @@ mod tests {
         let turn = Turn { response: (0..10_000).map(|_| random()).collect(), ..fake::bare_turn(0) };
         let noise = fake::record("s", Change::Turn(Arc::new(turn))).into();
         let (bytes, read) = round_trip(&noise);
-        assert!(bytes < 40_000 + 600, "random data is stored uncompressed: {bytes}");
+        assert!(bytes < 40_000 + 100, "{bytes}");
         assert_eq!(read, noise);
-    }
-
-    #[test]
-    fn buffers_shrink_after_a_large_record() {
-        let (mut encoder, mut out) = (Encoder::try_new(Marker::random()).unwrap(), Vec::new());
-        encoder.push(&fake::turn("s", 0, 1_000_000), &mut out).unwrap();
-        encoder.push(&fake::finished(0), &mut out).unwrap();
-        assert!(encoder.plain.capacity() <= KEEP && encoder.packed.capacity() <= KEEP);
     }
 
     /// A turn with the statistics of an agent's: Zipfian ids, and mostly near-certain tokens.
@@ -295,7 +219,7 @@ mod tests {
             rid: Some("0123456789abcdef0123456789abcdef".into()),
             finish: Some("stop".into()),
             policy: vec![span],
-            measured: Some(measured),
+            measured: Some(measured.into()),
             sampling: Some(r#"{"temperature":1.0,"max_new_tokens":4096,"top_p":0.95}"#.into()),
             model: "Qwen/Qwen3-8B".into(),
             started_ms: 1_753_000_000_000,
@@ -312,27 +236,24 @@ mod tests {
         for tokens in [16, 64, 512, 4096] {
             let turn = Arc::new(typical(tokens));
             let record = LogRecord::from(fake::record("6f1c", Change::Turn(Arc::clone(&turn))));
-            let (mut encoder, mut decoder) = (Encoder::try_new(Marker::random()).unwrap(), Decoder::try_new().unwrap());
-            let (mut plain, mut out) = (Vec::new(), Vec::new());
-            record.encode(&mut plain).unwrap();
+            let (marker, mut out) = (Marker::random(), Vec::new());
             let rounds = 2000;
             let begin = Instant::now();
             for _ in 0..rounds {
                 out.clear();
-                encoder.push(&record, &mut out).unwrap();
+                marker.push(&record, &mut out).unwrap();
             }
             let encode = begin.elapsed() / rounds;
             let begin = Instant::now();
             for _ in 0..rounds {
-                let frame = Frame::read(&mut &*out, out.len() as u64, encoder.marker());
-                assert!(decoder.decode(&frame.unwrap().0).is_some());
+                let frame = Frame::read(&mut &*out, out.len() as u64, marker);
+                assert!(frame.unwrap().0.decode().is_some());
             }
             let decode = begin.elapsed() / rounds;
             let all = turn.prompt.len() + turn.response.len();
             eprintln!(
-                "{tokens} sampled of {all} tokens: {} bytes ({} before zstd), {:.2} a token; {encode:?} to encode, {decode:?} to decode",
+                "{tokens} sampled of {all} tokens: {} bytes, {:.2} a token; {encode:?} to encode, {decode:?} to decode",
                 out.len(),
-                plain.len(),
                 out.len() as f64 / all as f64
             );
         }

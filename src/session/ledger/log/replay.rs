@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::OpenError;
-use super::frame::Decoder;
 use super::segment::{Segment, SegmentEntry, TearPoint};
 use crate::session::ProcessId;
 use crate::session::ledger::{LogRecord, SCHEMA};
@@ -107,8 +106,7 @@ pub fn read(dir: &Path, mut each: impl FnMut(u64, LogRecord)) -> Result<ReplaySu
     let failed = |cause| OpenError::new("read", dir, cause);
     let segments = Segment::list(dir).map_err(failed)?;
     check_schema(&segments)?;
-    let decoders = decoders().map_err(failed)?;
-    let found = replay(&segments, decoders, &mut |bytes, record| {
+    let found = replay(&segments, &mut |bytes, record| {
         record.into_iter().for_each(|record| each(bytes, record));
         ControlFlow::Continue(())
     });
@@ -143,12 +141,6 @@ const DECODERS: usize = 4;
 /// The approximate bytes of decoded records, and the number of entries, after which a batch ends.
 const BATCH: (usize, usize) = (1 << 20, 256);
 
-/// Decoders for the processors of this machine.
-pub(super) fn decoders() -> std::io::Result<Vec<Decoder>> {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    (0..processors.min(DECODERS)).map(|_| Decoder::try_new()).collect()
-}
-
 /// An event of reading the files.
 enum ReadEvent {
     /// An entry, and the bytes of its file up to its end.
@@ -158,15 +150,16 @@ enum ReadEvent {
 }
 
 /// Reads the files in order until `restore` breaks.
-pub(super) fn replay(segments: &[Segment], decoders: Vec<Decoder>, restore: Restore<'_>) -> ReplaySummary {
+pub(super) fn replay(segments: &[Segment], restore: Restore<'_>) -> ReplaySummary {
+    let decoders = std::thread::available_parallelism().map_or(1, NonZero::get).min(DECODERS);
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
-        for decoder in decoders {
+        for _ in 0..decoders {
             let (input, batches) = sync_channel(1);
             let (decoded, output) = sync_channel(1);
             inputs.push(input);
             outputs.push(output);
-            scope.spawn(move || decode(batches, decoder, &decoded));
+            scope.spawn(move || decode(batches, &decoded));
         }
         let reading = scope.spawn(move || Batches { inputs, next: 0, events: Vec::new(), bytes: 0 }.read(segments));
         let mut found = ReplaySummary::default();
@@ -221,10 +214,10 @@ impl Batches {
 }
 
 /// Decodes batches until there are no more, or nothing receives them.
-fn decode(batches: Receiver<Vec<ReadEvent>>, mut decoder: Decoder, decoded: &SyncSender<Vec<ReadEvent>>) {
+fn decode(batches: Receiver<Vec<ReadEvent>>, decoded: &SyncSender<Vec<ReadEvent>>) {
     for batch in batches {
         let decode = |event| match event {
-            ReadEvent::Entry(bytes, entry) => ReadEvent::Entry(bytes, entry.decode(&mut decoder)),
+            ReadEvent::Entry(bytes, entry) => ReadEvent::Entry(bytes, entry.decode()),
             end => end,
         };
         if decoded.send(batch.into_iter().map(decode).collect()).is_err() {

@@ -43,15 +43,14 @@ impl Salvage {
 #[cfg(test)]
 mod tests {
     use super::super::fake;
-    use super::super::frame::{Encoder, HEADER};
+    use super::super::frame::HEADER;
     use super::*;
 
     fn frames(marker: Marker, count: u64) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
-        let mut encoder = Encoder::try_new(marker).unwrap();
         for number in 0..count {
             starts.push(bytes.len());
-            encoder.push(&fake::finished(number), &mut bytes).unwrap();
+            marker.push(&fake::finished(number), &mut bytes).unwrap();
         }
         (bytes, starts)
     }

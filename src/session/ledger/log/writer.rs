@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::oneshot;
 
 use super::Fsync;
-use super::frame::Encoder;
+use super::frame::Marker;
 use super::health::{Shared, add};
 use super::tail::Tail;
 use crate::session::ledger::{AppendError, Health, LogRecord};
@@ -33,7 +33,8 @@ pub(super) struct Job {
 pub(super) struct Writer {
     pub(super) jobs: Receiver<Job>,
     pub(super) tail: Tail,
-    pub(super) encoder: Encoder,
+    /// That of the files.
+    pub(super) marker: Marker,
     pub(super) shared: Arc<Shared>,
     pub(super) fsync: Fsync,
     /// A group is written when it has this many bytes, even if more records wait.
@@ -121,7 +122,7 @@ impl Writer {
         if self.failed.is_some_and(|until| Instant::now() < until) {
             return Err(AppendError::Degraded);
         }
-        self.encoder.push(record, frames).map_err(|error| AppendError::Encode(Arc::new(error)))
+        self.marker.push(record, frames).map_err(|error| AppendError::Encode(Arc::new(error)))
     }
 
     fn commit(&mut self, frames: &[u8], answers: Vec<oneshot::Sender<Result<(), AppendError>>>) {

@@ -212,7 +212,7 @@ pub(super) fn options(url: &str) -> ValkeyOptions {
 /// A ledger, and what it reports.
 pub(super) fn ledger(options: ValkeyOptions) -> (Valkey, Arc<Observer>) {
     let observer = Arc::new(Observer { up: watch::Sender::new(0), groups: AtomicUsize::new(0) });
-    (Valkey::try_new(options, Arc::clone(&observer) as Arc<dyn ValkeyObserver>).unwrap(), observer)
+    (Valkey::new(options, Arc::clone(&observer) as Arc<dyn ValkeyObserver>), observer)
 }
 
 #[derive(Debug)]

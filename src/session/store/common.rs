@@ -1,0 +1,79 @@
+//! Values that most turns of a process have in common. One copy of each is in memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::session::{EntropyMethod, Labels, TurnMetadata};
+
+/// The latest different values of a kind with which those of a turn are compared.
+const KEPT: usize = 8;
+
+/// The latest values.
+#[derive(Debug, Default)]
+pub(in crate::session) struct CommonValues {
+    sampling: Latest<str>,
+    labels: Latest<Labels>,
+    measured: Latest<EntropyMethod>,
+}
+
+#[derive(Debug)]
+struct Latest<T: ?Sized>(VecDeque<Arc<T>>);
+
+impl<T: ?Sized> Default for Latest<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl CommonValues {
+    /// Replaces the values of a turn that were seen before by their first copies. Returns the bytes that the turn takes less.
+    pub(in crate::session) fn share(&mut self, about: &mut TurnMetadata) -> u64 {
+        let sampling = self.sampling.share(&mut about.sampling).map_or(0, |text| text.len());
+        let labels = self.labels.share(&mut about.labels).map_or(0, |labels| labels.bytes());
+        let measured = self.measured.share(&mut about.measured).map_or(0, size_of_val);
+        (sampling + labels + measured) as u64
+    }
+}
+
+impl<T: ?Sized + PartialEq> Latest<T> {
+    /// Returns the value if it was seen before.
+    fn share<'a>(&mut self, value: &'a mut Option<Arc<T>>) -> Option<&'a T> {
+        let value = value.as_mut()?;
+        if let Some(known) = self.0.iter().find(|known| ***known == **value) {
+            *value = Arc::clone(known);
+            return Some(value);
+        }
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Arc::clone(value));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_of_turns_are_one_value() {
+        let mut common = CommonValues::default();
+        let about = |text: &str| TurnMetadata {
+            sampling: Some(text.into()),
+            labels: Some(Arc::default()),
+            ..TurnMetadata::default()
+        };
+        let (mut first, mut second, mut third) = (about("{}"), about("{}"), about("{ }"));
+        assert_eq!(common.share(&mut first), 0);
+        assert_eq!(common.share(&mut second), 2 + size_of::<Labels>() as u64);
+        assert_eq!(common.share(&mut third), size_of::<Labels>() as u64);
+        let is_one = |a: &TurnMetadata, b: &TurnMetadata| {
+            Arc::ptr_eq(a.sampling.as_ref().unwrap(), b.sampling.as_ref().unwrap())
+        };
+        assert!(is_one(&first, &second) && !is_one(&first, &third));
+        for at in 0..KEPT {
+            common.share(&mut about(&at.to_string()));
+        }
+        assert_eq!(common.share(&mut TurnMetadata { labels: None, ..about("{}") }), 0, "it was forgotten");
+    }
+}
