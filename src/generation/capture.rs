@@ -397,7 +397,7 @@ impl Capture {
         splice.append(cuts);
         edit.finish(splice);
         if let Some(finish) = &chunk.finish {
-            self.finish(chunk, index, &item, &finish.kind);
+            self.finish(chunk, index, &item, finish.kind.clone());
         }
         Ok(())
     }

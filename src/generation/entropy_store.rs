@@ -268,10 +268,10 @@ impl EntropyWriter {
     }
 
     /// Ends a sequence.
-    pub fn finish(&self, index: usize, reason: &Cow<'static, str>) {
+    pub fn finish(&self, index: usize, reason: Cow<'static, str>) {
         self.with(index, |progress| {
             progress.finished = true;
-            progress.finish_reason = Some(reason.clone());
+            progress.finish_reason = Some(reason);
             // from now on the session has them
             progress.ids = Vec::new();
         });
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(store.read("R", Some(1), 0).unwrap().1.entropy, [0.5, 0.25]);
         assert!(store.read("R", Some(2), 0).is_none() && store.read("unknown", None, 0).is_none());
         assert!(!store.read("R", None, 0).unwrap().1.finished);
-        writer.finish(1, &"length".into());
+        writer.finish(1, "length".into());
         drop(writer);
         assert_eq!(store.read("R_1", None, 9).unwrap().1.finish_reason.as_deref(), Some("length"));
         assert_eq!(store.read("R", None, 0).unwrap().1.finish_reason.as_deref(), Some("abort"));
@@ -376,7 +376,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         writer.append(0, [0.5], &[7]);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        writer.finish(0, &"stop".into());
+        writer.finish(0, "stop".into());
         let (some, end) = waiting.await.unwrap();
         assert_eq!((some.entropy, some.next, some.finished), (vec![0.5], 1, false));
         assert_eq!((end.entropy, end.next, end.finish_reason.as_deref()), (vec![], 1, Some("stop")));

@@ -177,7 +177,7 @@ impl Capture {
         }
     }
 
-    pub(super) fn finish(&mut self, chunk: &Chunk, index: usize, item: &ItemPlan, kind: &Cow<'static, str>) {
+    pub(super) fn finish(&mut self, chunk: &Chunk, index: usize, item: &ItemPlan, kind: Cow<'static, str>) {
         let sequence = &mut self.sequences[index];
         if std::mem::replace(&mut sequence.finished, true) {
             return;

@@ -103,7 +103,7 @@ mod tests {
         let recent: Vec<_> = both.iter().map(|found| (found.epoch, &*found.recent)).collect();
         assert_eq!(recent, [(Some(3), &[][..]), (Some(3), &[0.25][..])]);
         assert_eq!(store.read("r-1", None, 1).unwrap().1.ids, [8]);
-        first.finish(1, &"stop".into());
+        first.finish(1, "stop".into());
         assert_eq!(shown(Some("a")), [("r".into(), 0, 0)]);
         assert_eq!(store.read("r-1", None, 0).unwrap().1.ids, [0; 0], "its tokens are in the session");
         drop((first, second, nameless));
