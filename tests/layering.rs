@@ -29,7 +29,8 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 const CRATE_USERS: &[(&str, &[&str])] = &[
     ("reqwest", &["src/cli/control.rs", "src/cli/export/sidecar.rs"]),
     ("url", &["src/engine/transport/client.rs"]),
-    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/client.rs", "src/engine/transport/pool.rs"]),
+    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/head.rs"]),
+    ("httparse", &["src/engine/transport/"]),
     ("tokio_rustls", &["src/serve/connection/tls.rs", "src/session/ledger/valkey/connection.rs", "src/tls_client.rs"]),
     ("x509_cert", &["src/serve/connection/tls.rs"]),
     ("hyper_util", &["src/serve/connection.rs", "src/engine/transport/pool.rs"]),

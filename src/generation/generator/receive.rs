@@ -51,7 +51,7 @@ impl Generator {
             return Ok(Generation::unparsed_active(head, active, body));
         }
         let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;
-        let buffered = collect(body, &head.headers, limit, self.context.budget.reply()).await;
+        let buffered = collect(body, limit, self.context.budget.reply()).await;
         active.mark_ended();
         match buffered.map_err(|failure| failed(&self.context.metrics, failure))? {
             BufferedReply::All(body) => self.measure_whole(head, body, active, reads).await,
