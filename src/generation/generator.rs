@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::context::GenerationContext;
-use super::event::EventKind;
+use super::event::{EventAccess, EventKind};
 use super::events::{Events, Generation};
 use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
@@ -80,6 +80,10 @@ impl Generator {
             // never set before: a request is run once
             let _ = rid.set(Arc::clone(&known));
             return self.run_attempt(request, None, &known).await;
+        }
+        // a recorded stream is parsed
+        if call.reads == EventAccess::Pieces {
+            call.reads = EventAccess::Bytes;
         }
         let key = RetryKey::new(&request);
         let idle = self.context.settings.session_idle;

@@ -32,7 +32,7 @@ pub(crate) async fn handle(
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let call = ReceivedCall::read(proxy, request, session).await?;
-    Ok(generation::raw_response(generate(proxy, call, record).await?))
+    Ok(generation::raw_response(generate(proxy, call, EventAccess::Pieces, record).await?))
 }
 
 /// Decodes a call and runs its generation. The engine refuses a body that cannot be decoded.
@@ -42,6 +42,7 @@ pub(crate) async fn handle(
 pub(crate) async fn generate(
     proxy: &Proxy,
     mut call: ReceivedCall,
+    reads: EventAccess,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
     let body = call.request.body();
@@ -57,7 +58,7 @@ pub(crate) async fn generate(
     };
     let identity = CallIdentity { session, labels: labels(proxy, call.request.headers()) };
     let source = Source::Generate { request, chat: None };
-    let request = call.into_generation(proxy, source, identity, EventAccess::Bytes);
+    let request = call.into_generation(proxy, source, identity, reads);
     generation::run(proxy, request, record).await
 }
 

@@ -17,7 +17,7 @@ use crate::budget::{Share, Work};
 use crate::engine::sglang::routes;
 use crate::engine::transport::headers;
 use crate::error::BoxError;
-use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
+use crate::generation::event::{EventAccess, EventKind, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::data::generate::generate;
@@ -73,7 +73,7 @@ impl Generate for GenerateService {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let call = ReceivedCall { request, session, work };
-        let generation = generate(&self.proxy, call, &record).await;
+        let generation = generate(&self.proxy, call, EventAccess::Bytes, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);
