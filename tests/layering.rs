@@ -29,10 +29,12 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 const CRATE_USERS: &[(&str, &[&str])] = &[
     ("reqwest", &["src/cli/control.rs", "src/cli/export/sidecar.rs"]),
     ("url", &["src/engine/transport/client.rs"]),
-    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/client.rs", "src/engine/transport/pool.rs"]),
+    // the tests compare the client with hyper's
+    ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/head.rs", "src/engine/transport/tests.rs"]),
+    ("httparse", &["src/engine/transport/"]),
     ("tokio_rustls", &["src/serve/connection/tls.rs", "src/session/ledger/valkey/connection.rs", "src/tls_client.rs"]),
     ("x509_cert", &["src/serve/connection/tls.rs"]),
-    ("hyper_util", &["src/serve/connection.rs", "src/engine/transport/pool.rs"]),
+    ("hyper_util", &["src/serve/connection.rs", "src/engine/transport/pool.rs", "src/engine/transport/tests.rs"]),
     ("tower", &["src/serve.rs", "src/serve/", "src/cli/demo.rs", "src/engine/transport/pool.rs"]),
     ("tonic", &["src/serve/grpc.rs", "src/serve/grpc/", "src/serve/reply_body.rs"]),
     ("tonic_prost", &[]),
@@ -44,6 +46,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
         &[
             "src/archive/",
             "src/cli/top.rs",
+            "src/engine/transport/tests.rs",
             "src/serve/grpc.rs",
             "src/serve/grpc/",
             "src/serve/layers.rs",

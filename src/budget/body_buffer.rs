@@ -19,44 +19,13 @@ pub(crate) struct BodyBuffer {
     share: Option<Share>,
     /// The announced length in bytes; `None` where no length was announced.
     whole: Option<usize>,
-    /// The capacity that the first piece allocates, in bytes.
-    reserved: usize,
 }
 
 impl BodyBuffer {
     /// An empty buffer for a body of `whole` bytes.
     #[must_use]
     pub(crate) fn new(share: Option<Share>, whole: Option<u64>) -> Self {
-        Self { bytes: Vec::new(), share, whole: whole.and_then(|whole| usize::try_from(whole).ok()), reserved: 0 }
-    }
-
-    /// Takes the budget for the whole announced body, for a sender that is trusted to send it. The memory is allocated when the first piece
-    /// arrives.
-    ///
-    /// # Errors
-    /// [`Full`]; then nothing is taken.
-    pub(crate) fn reserve(&mut self) -> Result<(), Full> {
-        let whole = self.whole.unwrap_or(0);
-        if let Some(share) = &mut self.share {
-            share.resize(whole)?;
-        }
-        self.reserved = whole;
-        Ok(())
-    }
-
-    /// The bytes of a body that arrived in one piece, without a copy. `pinned` is the most memory that the piece may keep in use, which the
-    /// budget counts. Returns the buffer if the piece is not the whole announced body.
-    pub(crate) fn whole_piece(mut self, piece: &Bytes, pinned: usize) -> Result<Bytes, Self> {
-        if !self.bytes.is_empty() || self.whole != Some(piece.len()) {
-            return Err(self);
-        }
-        Ok(match self.share.take() {
-            Some(mut share) => {
-                share.insist(pinned.max(piece.len()));
-                share.hold(piece.clone())
-            }
-            None => piece.clone(),
-        })
+        Self { bytes: Vec::new(), share, whole: whole.and_then(|whole| usize::try_from(whole).ok()) }
     }
 
     /// Appends the next piece.
@@ -72,20 +41,11 @@ impl BodyBuffer {
                 Some(whole) => whole.min(capacity.saturating_mul(ANNOUNCED_GROWTH)),
                 None => capacity.saturating_mul(2),
             };
-            let room = grown.max(length).max(self.reserved);
+            let room = grown.max(length);
             self.grow(room).or_else(|Full| self.grow(length))?;
         }
         self.bytes.extend_from_slice(piece);
         Ok(())
-    }
-
-    /// Appends bytes that are already in memory and cannot be refused, even without room.
-    pub(crate) fn insist(&mut self, piece: &[u8]) {
-        self.bytes.reserve_exact(piece.len());
-        self.bytes.extend_from_slice(piece);
-        if let Some(share) = &mut self.share {
-            share.insist(self.bytes.capacity());
-        }
     }
 
     fn grow(&mut self, capacity: usize) -> Result<(), Full> {
@@ -145,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn announced_bytes_are_counted_on_arrival_or_when_reserved() {
+    fn announced_bytes_are_counted_on_arrival() {
         let roomy = Budget::new(4000);
         let mut lying = BodyBuffer::new(Some(roomy.request()), Some(u64::MAX));
         assert_eq!((lying.push(&[0; 100]), roomy.taken()), (Ok(()), 100));
@@ -156,14 +116,9 @@ mod tests {
             exact.push(&[0; 50]).unwrap();
         }
         assert_eq!(budget.taken(), 250, "no more than there will be");
-        let mut reply = BodyBuffer::new(Some(budget.reply()), Some(750));
-        assert_eq!((reply.reserve(), budget.taken()), (Ok(()), 1000));
-        assert_eq!((reply.push(&[0; 750]), budget.taken()), (Ok(()), 1000));
-        let mut late = BodyBuffer::new(Some(budget.reply()), Some(1));
-        assert_eq!((late.reserve(), late.push(b"x"), late.len()), (Err(Full), Err(Full), 0));
-        late.insist(b"x");
-        assert_eq!((budget.taken(), late.into_bytes()), (1001, Bytes::from_static(b"x")));
-        drop((exact, reply));
+        let mut late = BodyBuffer::new(Some(budget.request()), Some(501));
+        assert_eq!((late.push(&[0; 501]), late.len()), (Err(Full), 0));
+        drop((exact, late));
         assert_eq!(budget.taken(), 0);
     }
 }

@@ -224,6 +224,12 @@ impl Plan {
             || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
     }
 
+    /// Whether the ids of all sequences are known before the reply.
+    #[must_use]
+    pub fn knows_rids(&self) -> bool {
+        self.rids.len() >= self.items.len() * self.n
+    }
+
     /// The plan of the sequence with this index.
     #[must_use]
     pub fn item(&self, index: usize) -> Option<&ItemPlan> {

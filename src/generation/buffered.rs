@@ -1,18 +1,14 @@
 //! Buffers a reply before any of it is returned.
 
-use bytes::Bytes;
-use http::{HeaderMap, header};
-use http_body_util::BodyExt;
+use std::future::poll_fn;
 
-use crate::budget::BodyBuffer;
+use bytes::Bytes;
+use http_body::Body as _;
+
 use crate::budget::Share;
 use crate::engine::reason::Reason;
 use crate::engine::transport::client::ReplyBody;
 use crate::engine::transport::failure::{Failure, innermost};
-use crate::engine::transport::pool::READ_BUFFER;
-
-/// A piece of this size is not copied if it is the whole body. A smaller one is, because it would keep a whole read buffer in use.
-const LARGE_PIECE: usize = READ_BUFFER / 4;
 
 /// A completely buffered body, or the part that fits the limits.
 #[derive(Debug)]
@@ -30,41 +26,38 @@ pub(crate) enum BufferedReply {
     },
 }
 
-/// Reads a body to its end, or until it exceeds a limit.
+/// Reads a body to its end, or until it exceeds a limit. `share` counts the memory.
 ///
 /// # Errors
 /// When it breaks off.
-pub(crate) async fn collect(
-    mut body: ReplyBody,
-    headers: &HeaderMap,
-    limit: u64,
-    share: Share,
-) -> Result<BufferedReply, Failure> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit) {
-        return Ok(BufferedReply::Passing { reason: Reason::TooLarge, head: Bytes::new(), rest: body });
-    }
-    let mut buffer = BodyBuffer::new(Some(share), announced);
-    if buffer.reserve().is_err() {
-        return Ok(BufferedReply::Passing { reason: Reason::NoRoom, head: Bytes::new(), rest: body });
-    }
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Failure::Broken(innermost(&error)))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if data.len() >= LARGE_PIECE {
-            match buffer.whole_piece(&data, READ_BUFFER) {
-                Ok(all) => return Ok(BufferedReply::All(all)),
-                Err(unchanged) => buffer = unchanged,
-            }
+pub(crate) async fn collect(mut body: ReplyBody, limit: u64, mut share: Share) -> Result<BufferedReply, Failure> {
+    let passing = |reason, head, rest| Ok(BufferedReply::Passing { reason, head, rest });
+    let mut bytes = Vec::new();
+    if let Some(announced) = body.size_hint().exact() {
+        let length = usize::try_from(announced).unwrap_or(usize::MAX);
+        if announced > limit {
+            return passing(Reason::TooLarge, Bytes::new(), body);
         }
-        let full = buffer.push(&data).is_err();
-        if full || buffer.len() as u64 > limit {
-            let reason = if full { Reason::NoRoom } else { Reason::TooLarge };
-            if full {
-                buffer.insist(&data);
-            }
-            return Ok(BufferedReply::Passing { reason, head: buffer.into_bytes(), rest: body });
+        if share.resize(length).is_err() {
+            return passing(Reason::NoRoom, Bytes::new(), body);
+        }
+        bytes.reserve_exact(length);
+    }
+    while let Some(read) = poll_fn(|cx| body.poll_read(cx, &mut bytes)).await {
+        read.map_err(|error| Failure::Broken(innermost(&error)))?;
+        let is_full = share.resize(bytes.capacity()).is_err();
+        if is_full {
+            share.insist(bytes.capacity());
+        }
+        if is_full || bytes.len() as u64 > limit {
+            let reason = if is_full { Reason::NoRoom } else { Reason::TooLarge };
+            return passing(reason, share.hold(bytes), body);
         }
     }
-    Ok(BufferedReply::All(buffer.into_bytes()))
+    // the bytes are held for as long as a client reads; a copy costs less
+    if bytes.capacity() > bytes.len() / 4 * 5 {
+        bytes.shrink_to_fit();
+        share.insist(bytes.capacity());
+    }
+    Ok(BufferedReply::All(share.hold(bytes)))
 }

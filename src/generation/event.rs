@@ -13,7 +13,9 @@ use crate::json::{Cursor, Malformed, Member, Object, Splice};
 /// How a consumer accesses the events of a generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventAccess {
-    /// Bytes in the engine's own format: [`GenerationEvent::native`].
+    /// Bytes in the engine's own format, in any pieces: a stream that needs no parsing has no events.
+    Pieces,
+    /// Bytes in the engine's own format, event by event: [`GenerationEvent::native`].
     Bytes,
     /// Parsed fields: [`GenerationEvent::kind`] and [`GenerationEvent::edited`].
     Fields,
@@ -164,7 +166,7 @@ impl GenerationEvent {
     pub fn streamed(framed: EventFrame, parsed: ParsedOutputs, reads: EventAccess) -> Self {
         let ParsedOutputs { outputs, changes } = parsed;
         let (framed, changes) = match reads {
-            EventAccess::Bytes => (framed.changed(changes), Splice::default()),
+            EventAccess::Pieces | EventAccess::Bytes => (framed.changed(changes), Splice::default()),
             EventAccess::Fields => (framed, changes),
         };
         let EventFrame { raw, json } = framed;

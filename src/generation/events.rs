@@ -87,6 +87,9 @@ impl std::fmt::Debug for DeferredEvents {
     }
 }
 
+/// How a stream ends.
+const END_MARK: &[u8] = b"data: [DONE]\n\n";
+
 /// The bytes of an engine's error that are read.
 pub(crate) const LARGEST_ERROR: u64 = 1 << 20;
 
@@ -170,9 +173,10 @@ impl Events {
             Self::Whole { event, .. } => Poll::Ready(event.take().map(Ok)),
             Self::Unparsed { body, active, .. } => loop {
                 let frame = ready!(Pin::new(body.as_mut()).poll_frame(cx));
-                // the engine stops running it when its reply ends or breaks off
-                if let Some(active) = active.as_mut().filter(|_| !matches!(frame, Some(Ok(_))) || body.is_end_stream())
-                {
+                // the engine stops running it when its reply ends or breaks off; clients disconnect at the end mark of a stream
+                let has_end_mark = |frame: &Frame<Bytes>| frame.data_ref().is_some_and(|data| data.ends_with(END_MARK));
+                let goes_on = matches!(&frame, Some(Ok(frame)) if !has_end_mark(frame)) && !body.is_end_stream();
+                if let Some(active) = active.as_mut().filter(|_| !goes_on) {
                     active.mark_ended();
                 }
                 let Some(frame) = frame else { return Poll::Ready(None) };

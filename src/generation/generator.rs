@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::context::GenerationContext;
-use super::event::EventKind;
+use super::event::{EventAccess, EventKind};
 use super::events::{Events, Generation};
 use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, RidSlot, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
@@ -73,6 +73,10 @@ impl Generator {
         let is_retry = call.signals.is_retry;
         if !call.is_named || !self.context.settings.records {
             return self.run_attempt(request, None, rid.own()).await;
+        }
+        // a recorded stream is parsed
+        if call.reads == EventAccess::Pieces {
+            call.reads = EventAccess::Bytes;
         }
         let key = RetryKey::new(&request);
         let idle = self.context.settings.session_idle;

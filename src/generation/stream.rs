@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::Body as _;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
 use crate::engine::reason::Reason;
 use crate::engine::transport::client::ReplyBody;
-use crate::engine::transport::forwarded::BodyFailure;
+use crate::engine::transport::reply_body::ReplyError;
 use crate::engine::transport::sse::{self, SseDecoder};
 use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
@@ -43,7 +42,8 @@ pub struct EventStream {
     held: VecDeque<Arc<GenerationEvent>>,
     /// The wait until the turns that the held events end are durable.
     durability: Option<DurabilityWait>,
-    failed: BodyFailure,
+    /// Why the stream broke off, after its last event.
+    failed: Option<ReplyError>,
 }
 
 /// Waits until a long event may be parsed.
@@ -82,7 +82,7 @@ impl EventStream {
             waiting: None,
             held: VecDeque::new(),
             durability: None,
-            failed: BodyFailure::default(),
+            failed: None,
         }
     }
 
@@ -108,8 +108,8 @@ impl EventStream {
             {
                 return Poll::Ready(Some(Ok(event)));
             }
-            if let Some(error) = ready!(self.failed.poll(cx)) {
-                return Poll::Ready(Some(Err(error)));
+            if let Some(error) = self.failed.take() {
+                return Poll::Ready(Some(Err(error.into())));
             }
             let event = match self.state {
                 State::Ended => return Poll::Ready(None),
@@ -138,6 +138,9 @@ impl EventStream {
             return Poll::Ready(event);
         }
         let Some(event) = self.decoder.next() else { return Poll::Ready(None) };
+        if event.raw.len() > self.limit {
+            return Poll::Ready(Some(self.pass(Reason::TooLarge, &event.raw)));
+        }
         let length = BodyLength::Reply(event.raw.len());
         if length.is_long() {
             self.waiting = Some((Box::pin(permit(length)), event));
@@ -149,20 +152,14 @@ impl EventStream {
     /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| Arc::new(GenerationEvent::unparsed(bytes, why)));
-        let event = match ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) if self.state == State::Passing => unparsed(data, UnparsedReason::Piece),
-                Ok(data) => {
-                    self.decoder.push(&data);
-                    None
-                }
-                Err(_) => None,
-            },
+        let event = match ready!(self.upstream.poll_read(cx, self.decoder.buffer())) {
+            Some(Ok(())) if self.state == State::Passing => unparsed(self.decoder.take_rest(), UnparsedReason::Piece),
+            Some(Ok(())) => None,
             Some(Err(error)) => {
                 self.active.context().metrics.upstream_errors.with_label_values(&["reset"]).inc();
                 let rest = if self.active.capture().is_chat() { self.decoder.take_rest() } else { Bytes::new() };
                 self.end();
-                self.failed.set(error);
+                self.failed = Some(error);
                 unparsed(rest, UnparsedReason::NoData)
             }
             None => {
@@ -191,14 +188,20 @@ impl EventStream {
     /// Stops parsing if an incomplete event is too large to buffer.
     fn check_size(&mut self) -> Option<Arc<GenerationEvent>> {
         let reason = self.oversize_reason()?;
+        Some(self.pass(reason, &[]))
+    }
+
+    /// Stops parsing. `event` is an event that is too large, if it is complete.
+    fn pass(&mut self, reason: Reason, event: &[u8]) -> Arc<GenerationEvent> {
         self.active.capture().skip(reason);
         if self.must_measure() {
-            return Some(self.refuse(reason));
+            return self.refuse(reason);
         }
         self.state = State::Passing;
         let _ = self.share.resize(0);
         self.active.capture_mut().incomplete();
-        Some(Arc::new(GenerationEvent::unparsed(self.decoder.take_rest(), UnparsedReason::Piece)))
+        let rest = [event, &self.decoder.take_rest()].concat();
+        Arc::new(GenerationEvent::unparsed(rest.into(), UnparsedReason::Piece))
     }
 
     /// Why an incomplete event, with the events that wait for it, is too large to buffer.

@@ -5,7 +5,7 @@ mod read_timeout;
 mod upload;
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
@@ -26,6 +26,8 @@ pub(crate) struct Body {
     inner: Inner,
     /// Statistics of a complete reply.
     observed: Option<ReplyStats>,
+    /// Why it ends early. The first poll after a failure yields, so that the connection writes earlier bytes before the failure ends it.
+    failed: Option<BoxError>,
     /// Receives the token counts and the entropy of the reply.
     record: Option<AccessRecord>,
     /// Set while a generation runs whose request id is not known.
@@ -74,7 +76,7 @@ impl Body {
     }
 
     fn new(inner: Inner) -> Self {
-        Self { inner, observed: None, record: None, _unnamed: None }
+        Self { inner, observed: None, failed: None, record: None, _unnamed: None }
     }
 
     /// Creates a body that blocking threads produce as the client reads it.
@@ -116,13 +118,22 @@ impl http_body::Body for Body {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut self.inner {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let frame = ready!(match &mut self.inner {
             Inner::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             Inner::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Inner::Forwarded(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Inner::Encoded(body) => body.poll_frame(cx),
             Inner::Offloaded(steps) => steps.poll_next(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
+        });
+        if let Some(Err(error)) = frame {
+            self.failed = Some(error);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -102,13 +102,14 @@ async fn serve_other(
     if route.kind == RouteKind::Info {
         // the reply is searched for keys, so it must not be compressed
         request.headers_mut().remove(header::ACCEPT_ENCODING);
-        return redact::redacted(proxy, forward(proxy, route, request, None).await?).await;
+        let reply = Box::pin(forward(proxy, route, request, None)).await?;
+        return Box::pin(redact::redacted(proxy, reply)).await;
     }
     let original = MisdirectedRequest::new(proxy, &request, session.as_ref());
     let generates = route.kind == RouteKind::Generating && request.method() == Method::POST;
     let unnamed = generates.then(|| proxy.generator.context.flights.unnamed());
-    let reply = forward(proxy, route, request, session).await?;
-    Ok(original.explain(reply).await?.map(|body| body.with_unnamed(unnamed)))
+    let reply = Box::pin(forward(proxy, route, request, session)).await?;
+    Ok(Box::pin(original.explain(reply)).await?.map(|body| body.with_unnamed(unnamed)))
 }
 
 /// Whether a request asks for a tunnel or another protocol. An upgrade to HTTP/2 is optional and ignored.

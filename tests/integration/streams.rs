@@ -302,3 +302,21 @@ async fn turn_with_an_id_outside_the_vocabulary_is_not_trained() {
         assert_eq!(session["list"][0]["fault"], fault, "not streamed: {session}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_arrive_together_leave_together() {
+    let events: Vec<Value> = (1..=512).map(|at| event("r", &[at], at as usize, &Value::Null)).collect();
+    let FakeReply::KeepAlive(pieces) = stream(&written(&events, true).chunks(300).collect::<Vec<_>>()) else {
+        unreachable!()
+    };
+    let whole = pieces.concat();
+    let profile = EngineProfile { streaming: "incremental", ..EngineProfile::default() };
+    let upstream = Upstream::start(profile, move |_| FakeReply::KeepAlive(vec![whole.clone()])).await;
+    for flags in [&[][..], &["--record", "false"], &["--record", "false", "--entropy", "off"]] {
+        let proxy = Proxy::probed(upstream.addr, flags).await;
+        let answer = post(proxy.data, "/generate", br#"{"input_ids":[1,2,3],"stream":true}"#).await;
+        assert_eq!(answer.events().len(), 512);
+        let reads = answer.body.len() / 8192 + 2;
+        assert!(answer.chunks <= reads, "{} chunks of {} bytes", answer.chunks, answer.body.len());
+    }
+}

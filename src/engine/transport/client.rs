@@ -7,17 +7,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use url::Url;
 
 use crate::engine::transport::breaker::Breaker;
-use crate::engine::transport::failure::{Failure, UploadError, causes, innermost};
-use crate::engine::transport::pool::{SendError, Transport};
-
-/// The body of an upstream reply.
-pub type ReplyBody = hyper::body::Incoming;
+use crate::engine::transport::exchange::SendError;
+use crate::engine::transport::failure::{Failure, UploadError, innermost};
+use crate::engine::transport::pool::Transport;
+pub use crate::engine::transport::reply_body::ReplyBody;
 
 /// An upstream reply whose body has not been read.
 pub type Reply = http::Response<ReplyBody>;
@@ -43,9 +42,8 @@ impl UpstreamCall {
     {
         // an empty body must not become a chunked one
         if body.is_end_stream() {
-            return Self { method, target, headers, body: CallBody::Whole(Bytes::new()) };
+            return Self { method, target, headers, body: CallBody::empty() };
         }
-        // hyper drops a body of unknown length from a GET or HEAD request, unless a header sets its framing
         if body.size_hint().exact().is_none() {
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
@@ -67,6 +65,13 @@ pub(super) enum CallBody {
     Streamed(Pin<Box<dyn Body<Data = Bytes, Error = UploadError> + Send>>),
 }
 
+impl CallBody {
+    /// No body.
+    pub(super) fn empty() -> Self {
+        Self::Whole(Bytes::new())
+    }
+}
+
 impl std::fmt::Debug for CallBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CallBody").field("size_hint", &self.size_hint()).finish_non_exhaustive()
@@ -75,7 +80,6 @@ impl std::fmt::Debug for CallBody {
 
 impl Body for CallBody {
     type Data = Bytes;
-    // `Client::failure` finds it among the causes, so that it is not attributed to the upstream
     type Error = UploadError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
@@ -101,13 +105,17 @@ impl Body for CallBody {
     }
 }
 
-/// The URI of /generate of the server at `url`.
-fn generate(url: &str) -> Result<http::Uri, String> {
+/// The target of most traffic, which needs no check.
+const GENERATE: &str = "/generate";
+
+/// Checks the URL of a server.
+fn check(url: &str) -> Result<(), String> {
     let parsed = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
     if parsed.host().is_none() {
         return Err(format!("{url}: names no host"));
     }
-    format!("{url}/generate").parse().map_err(|error| format!("{url}: {error}"))
+    let parsed = format!("{url}{GENERATE}").parse::<http::Uri>();
+    parsed.map(drop).map_err(|error| format!("{url}: {error}"))
 }
 
 /// The keys and limits of a client.
@@ -130,8 +138,6 @@ pub struct ClientSettings<'a> {
 pub struct Client {
     transport: Transport,
     breaker: Breaker,
-    /// The URI of /generate, parsed once because most traffic goes there.
-    generate: http::Uri,
     upstream: Arc<str>,
     api_key: Option<HeaderValue>,
     admin_key: Option<HeaderValue>,
@@ -143,7 +149,7 @@ impl Client {
     /// # Errors
     /// Error message if `upstream` is not such a URL, or a key is not valid in a header.
     pub fn try_new(upstream: &str, settings: ClientSettings<'_>) -> Result<Self, String> {
-        let generate = generate(upstream).map_err(|error| format!("--upstream {error}"))?;
+        check(upstream).map_err(|error| format!("--upstream {error}"))?;
         let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures } = settings;
         let bearer = |key: Option<&str>| {
             key.map(|key| {
@@ -158,7 +164,6 @@ impl Client {
             transport: Transport::try_new(upstream, connect_timeout, pool_idle_timeout)
                 .map_err(|error| format!("--upstream {error}"))?,
             breaker: Breaker::new(breaker_failures),
-            generate,
             upstream: upstream.into(),
             api_key: bearer(api_key)?,
             admin_key: bearer(admin_key)?,
@@ -170,9 +175,9 @@ impl Client {
     /// # Errors
     /// Error message if `url` is not the URL of a server.
     pub fn at(&self, url: &str) -> Result<Self, String> {
-        let generate = generate(url)?;
+        check(url)?;
         let transport = self.transport.to(url)?;
-        Ok(Self { transport, upstream: url.into(), generate, breaker: Breaker::new(0), ..self.clone() })
+        Ok(Self { transport, upstream: url.into(), breaker: Breaker::new(0), ..self.clone() })
     }
 
     /// The URL of the server.
@@ -198,13 +203,11 @@ impl Client {
     /// # Errors
     /// [`Failure`] when no head of a reply came.
     pub async fn send(&self, call: UpstreamCall) -> Result<Reply, Failure> {
-        let mut request = http::Request::new(call.body);
-        *request.uri_mut() = self.uri(&call.target)?;
-        *request.method_mut() = call.method;
-        *request.headers_mut() = call.headers;
+        self.check_target(&call.target)?;
         let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.to_string(), failures };
         self.breaker.admit().map_err(unreachable)?;
-        let sent = self.transport.send(request).await.map_err(|error| self.failure(&error));
+        let UpstreamCall { method, target, headers, body } = call;
+        let sent = self.transport.send(&method, &target, &headers, body).await.map_err(|error| self.failure(error));
         match &sent {
             Err(Failure::Connect { .. }) => self.breaker.connect_failed(),
             Err(_) => {}
@@ -220,10 +223,10 @@ impl Client {
         Ok(reply)
     }
 
-    /// The URI of a target. A URL parser must leave the target unchanged: otherwise the engine would get another path than the client sent.
-    fn uri(&self, target: &str) -> Result<http::Uri, Failure> {
-        if target == self.generate.path() {
-            return Ok(self.generate.clone());
+    /// Checks a target: a URL parser must leave it unchanged. Otherwise the engine would get another path than the client sent.
+    fn check_target(&self, target: &str) -> Result<(), Failure> {
+        if target == GENERATE {
+            return Ok(());
         }
         let changed = || Failure::Target(target.to_owned());
         let text = format!("{}{target}", self.upstream);
@@ -231,18 +234,16 @@ impl Client {
         // the base has no path, so the rest of the URL must equal the target
         let parsed_target = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
         let whole = target.starts_with('/') && parsed_target == Some(target) && url.fragment().is_none();
-        let uri = text.parse().map_err(|_| changed())?;
-        if whole { Ok(uri) } else { Err(changed()) }
+        if whole && text.parse::<http::Uri>().is_ok() { Ok(()) } else { Err(changed()) }
     }
 
-    fn failure(&self, error: &SendError) -> Failure {
-        let cause = innermost(error);
-        if let Some(upload) = causes(error).find_map(|cause| cause.downcast_ref::<UploadError>()) {
-            upload.clone().into()
-        } else if matches!(error, SendError::Connect(_)) {
-            Failure::Connect { upstream: self.upstream.to_string(), cause }
-        } else {
-            Failure::Broken(cause)
+    fn failure(&self, error: SendError) -> Failure {
+        match error {
+            SendError::Upload(upload) => upload.into(),
+            SendError::Connect(cause) => {
+                Failure::Connect { upstream: self.upstream.to_string(), cause: innermost(&*cause) }
+            }
+            error => Failure::Broken(innermost(&error)),
         }
     }
 
@@ -293,10 +294,9 @@ impl Client {
         key: Option<HeaderValue>,
     ) -> Result<(StatusCode, Bytes), Failure> {
         let is_json = body.is_some();
-        let mut request = Request::new(CallBody::Whole(body.map(Bytes::from).unwrap_or_default()));
-        *request.uri_mut() = self.uri(path)?;
-        *request.method_mut() = method;
-        let headers = request.headers_mut();
+        self.check_target(path)?;
+        let body = CallBody::Whole(body.map(Bytes::from).unwrap_or_default());
+        let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
         if is_json {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -304,7 +304,8 @@ impl Client {
         if let Some(key) = key {
             headers.insert(header::AUTHORIZATION, key);
         }
-        let reply = self.transport.send(request).await.map_err(|error| self.failure(&error))?;
+        let sent = self.transport.send(&method, path, &headers, body).await;
+        let reply = sent.map_err(|error| self.failure(error))?;
         self.breaker.connected();
         let status = reply.status();
         let body = reply.into_body().collect().await.map_err(|error| Failure::Broken(innermost(&error)))?;

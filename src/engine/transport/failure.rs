@@ -81,12 +81,5 @@ impl From<Failure> for Error {
 /// The innermost cause of an error. The outer layers only report that something failed.
 #[must_use]
 pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    causes(error).last().unwrap_or(error).to_string()
-}
-
-/// An error and its causes, from the outermost on.
-pub(super) fn causes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error).to_string()
 }

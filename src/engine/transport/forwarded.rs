@@ -21,7 +21,6 @@ pub struct ForwardedBody {
     body: ReplyBody,
     idle: Option<IdleTimer>,
     deadline: Option<Pin<Box<Sleep>>>,
-    failed: BodyFailure,
     metrics: Arc<Metrics>,
 }
 
@@ -30,7 +29,7 @@ impl ForwardedBody {
     #[must_use]
     pub fn unlimited(metrics: &Arc<Metrics>, head: Bytes, body: ReplyBody) -> Self {
         let metrics = Arc::clone(metrics);
-        Self { head, body, idle: None, deadline: None, failed: BodyFailure::default(), metrics }
+        Self { head, body, idle: None, deadline: None, metrics }
     }
 
     /// A body that must not pause longer than `idle`, and must end by `deadline`.
@@ -53,9 +52,6 @@ impl http_body::Body for ForwardedBody {
         if !self.head.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.head)))));
         }
-        if let Some(error) = ready!(self.failed.poll(cx)) {
-            return Poll::Ready(Some(Err(error)));
-        }
         if let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(cx).is_ready()
         {
@@ -67,10 +63,8 @@ impl http_body::Body for ForwardedBody {
                 if let Some(idle) = &mut self.idle {
                     idle.reset();
                 }
-                if let Some(Err(error)) = frame {
+                if let Some(Err(_)) = frame {
                     self.count("reset");
-                    self.failed.set(error);
-                    return self.failed.poll(cx).map(|error| error.map(Err));
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
@@ -112,29 +106,5 @@ impl IdleTimer {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.sleep.as_mut().poll(cx)
-    }
-}
-
-/// Holds the failure back for one poll, so that the connection writes earlier bytes before the failure ends it.
-#[derive(Debug, Default)]
-pub(crate) struct BodyFailure {
-    error: Option<BoxError>,
-    /// The body has yielded once, so earlier bytes can be written.
-    written: bool,
-}
-
-impl BodyFailure {
-    /// Sets the failure.
-    pub(crate) fn set(&mut self, error: impl Into<BoxError>) {
-        self.error = Some(error.into());
-    }
-
-    /// Returns the failure, if one is set. The first poll after it was set yields.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<BoxError>> {
-        if self.error.is_some() && !std::mem::replace(&mut self.written, true) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(self.error.take())
     }
 }

@@ -1,34 +1,28 @@
 //! The pool of connections to the upstream.
 //!
-//! It replaces reqwest and the pool of hyper-util. The layers of reqwest (three URL parses, redirects, retries, two boxes per body) were
-//! measured to cost a third of forwarding a small request. The pool of hyper-util reuses a connection whose EOF has arrived but was not
-//! read yet, and hangs if a request is queued at the moment in which its connection ends.
+//! The task that serves the client writes the request and reads the reply. docs/decisions/engine.md states why hyper's client is not used.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use http::uri::Authority;
-use http::{HeaderValue, Request, Response, Uri, header};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{self, SendRequest};
+use http::{HeaderMap, HeaderValue, Method, Response, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::client::CallBody;
-use super::eof_check::{EofCheck, UpstreamStream};
+use super::connection::Connection;
+use super::exchange::{Outgoing, SendError, exchange};
+use super::reply_body::ReplyBody;
 
 /// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
 pub(crate) const READ_BUFFER: usize = 128 * 1024;
-
-/// The most headers of a reply, as many as of a request. For more, hyper would allocate 16 KB a reply.
-const MAX_HEADERS: usize = 100;
 
 /// If the upstream closes a connection within this time after a reply, it does not keep connections alive.
 const EARLY_CLOSE: Duration = Duration::from_secs(1);
@@ -39,17 +33,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// How long [`SETTLE`] applies after the last early close.
 const CAUTION: Duration = Duration::from_secs(10);
 
-/// Why no reply head arrived.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SendError {
-    /// No connection could be made.
-    #[error("cannot connect")]
-    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The connection failed, or the reply is not HTTP.
-    #[error(transparent)]
-    Http(#[from] hyper::Error),
-}
-
 /// A pool of HTTP/1.1 connections to one server. It follows no redirects, uses no proxy from the environment, decodes no encoding, and
 /// resends a request only if no byte of it was written. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -58,15 +41,6 @@ pub(super) struct Transport {
     base: Uri,
     host: HeaderValue,
     pool: Arc<Pool>,
-}
-
-/// An open connection. Its EOF may not have been read yet.
-#[derive(Debug)]
-struct Connection {
-    sender: SendRequest<CallBody>,
-    eof_check: EofCheck,
-    /// Closed when the task that drives the connection ends.
-    ended: oneshot::Receiver<Infallible>,
 }
 
 /// The URL of a server and the `Host` that names it.
@@ -108,77 +82,35 @@ impl Transport {
     ///
     /// # Errors
     /// When no reply head arrived.
-    pub(super) async fn send(&self, mut request: Request<CallBody>) -> Result<Response<Incoming>, SendError> {
-        let target = request.uri_mut();
-        *target = target.path_and_query().cloned().map_or_else(Uri::default, Uri::from);
-        if !request.headers().contains_key(header::HOST) {
-            request.headers_mut().insert(header::HOST, self.host.clone());
-        }
+    pub(super) async fn send(
+        &self,
+        method: &Method,
+        target: &str,
+        headers: &HeaderMap,
+        body: CallBody,
+    ) -> Result<Response<ReplyBody>, SendError> {
+        let mut outgoing = Outgoing::new(method, target, headers, &self.host, body);
         while let Some((since, connection)) = self.pool.take() {
-            let mut unsent = match self.exchange(connection, request).await {
+            match exchange(&self.pool, connection, method, &mut outgoing).await {
                 Ok(reply) => return Ok(reply),
-                Err(unsent) => unsent,
-            };
-            // a failed upload is the client's fault, not a closed connection
-            if !unsent.error().is_user() {
-                self.pool.idle.lock().closed(since);
-            }
-            // hyper returns the request if the connection ended before any of it was written
-            match unsent.take_message() {
-                Some(returned) => request = returned,
-                None => return Err(unsent.into_error().into()),
+                // a failed upload is the client's fault, not a closed connection
+                Err(error @ SendError::Upload(_)) => return Err(error),
+                Err(error) => {
+                    self.pool.idle.lock().closed(since);
+                    if outgoing.has_begun {
+                        return Err(error);
+                    }
+                }
             }
         }
         let connection = self.connect().await?;
-        self.exchange(connection, request).await.map_err(|error| error.into_error().into())
+        exchange(&self.pool, connection, method, &mut outgoing).await
     }
 
-    async fn connect(&self) -> Result<Connection, SendError> {
-        let connected = self.connector.clone().oneshot(self.base.clone()).await;
+    async fn connect(&self) -> Result<Box<Connection>, SendError> {
+        let connected = Box::pin(self.connector.clone().oneshot(self.base.clone())).await;
         let stream = connected.map_err(|error| SendError::Connect(error.into()))?.into_inner();
-        let eof_check = EofCheck::default();
-        let stream = TokioIo::new(UpstreamStream::new(stream, eof_check.clone()));
-        let mut builder = http1::Builder::new();
-        let (sender, connection) = builder.max_buf_size(READ_BUFFER).max_headers(MAX_HEADERS).handshake(stream).await?;
-        let (running, ended) = oneshot::channel();
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection to the upstream");
-            }
-            drop(running);
-        });
-        Ok(Connection { sender, eof_check, ended })
-    }
-
-    /// Sends a request over a connection, which returns to the pool after the reply was read.
-    async fn exchange(
-        &self,
-        mut connection: Connection,
-        request: Request<CallBody>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<CallBody>>> {
-        connection.eof_check.arm();
-        let mut answer = std::pin::pin!(connection.sender.try_send_request(request));
-        let answered = tokio::select! {
-            biased;
-            answered = &mut answer => answered,
-            _ = &mut connection.ended => {
-                // a request that was queued while the connection ended may still be in the queue; dropping the sender drops the queue
-                drop(connection);
-                return answer.await;
-            }
-        };
-        let reply = answered?;
-        if connection.sender.is_ready() {
-            self.pool.put(connection);
-        } else {
-            let pool = Arc::clone(&self.pool);
-            tokio::spawn(async move {
-                if connection.sender.ready().await.is_ok() {
-                    pool.put(connection);
-                }
-            });
-        }
-        Ok(reply)
+        Ok(Box::new(Connection::new(stream)))
     }
 }
 
@@ -192,7 +124,7 @@ fn host(authority: &Authority) -> String {
 
 /// Idle connections.
 #[derive(Debug)]
-struct Pool {
+pub(super) struct Pool {
     idle_timeout: Duration,
     // locked for one push or pop
     idle: Mutex<IdleConnections>,
@@ -201,9 +133,11 @@ struct Pool {
 #[derive(Debug, Default)]
 struct IdleConnections {
     /// Connections with the time since when they are idle, longest first.
-    connections: VecDeque<(Instant, Connection)>,
-    /// Whether a task that closes expired connections is running.
-    reaped: bool,
+    connections: VecDeque<(Instant, Box<Connection>)>,
+    /// Whether a task watches the idle connections.
+    is_watched: bool,
+    /// Wakes that task.
+    watcher: Option<Waker>,
     /// Until when [`SETTLE`] applies, because the upstream closed a connection early.
     cautious_until: Option<Instant>,
 }
@@ -211,14 +145,15 @@ struct IdleConnections {
 impl IdleConnections {
     /// Records that a connection, idle since `since`, was found closed.
     fn closed(&mut self, since: Instant) {
-        if since.elapsed() < EARLY_CLOSE {
-            self.cautious_until = Some(Instant::now() + CAUTION);
+        let now = Instant::now();
+        if now - since < EARLY_CLOSE {
+            self.cautious_until = Some(now + CAUTION);
         }
     }
 
     /// How long a connection must be idle before it is reused.
-    fn settle(&self) -> Duration {
-        let cautious = self.cautious_until.is_some_and(|until| Instant::now() < until);
+    fn settle(&self, now: Instant) -> Duration {
+        let cautious = self.cautious_until.is_some_and(|until| now < until);
         if cautious { SETTLE } else { Duration::ZERO }
     }
 }
@@ -229,46 +164,72 @@ impl Pool {
     }
 
     /// Takes the most recently used connection, so that surplus ones expire. Returns it with the time since when it is idle.
-    fn take(&self) -> Option<(Instant, Connection)> {
+    fn take(&self) -> Option<(Instant, Box<Connection>)> {
         let mut idle = self.idle.lock();
+        if idle.connections.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
         for at in (0..idle.connections.len()).rev() {
             let (since, connection) = &idle.connections[at];
-            let (since, is_open) = (*since, connection.sender.is_ready());
-            if !is_open {
+            let (since, is_quiet) = (*since, connection.is_quiet());
+            if !is_quiet {
                 idle.connections.remove(at);
                 idle.closed(since);
-            } else if since.elapsed() >= self.idle_timeout {
+            } else if now - since >= self.idle_timeout {
                 idle.connections.remove(at);
-            } else if since.elapsed() >= idle.settle() {
+            } else if now - since >= idle.settle(now) {
                 return idle.connections.remove(at);
             }
         }
         None
     }
 
-    fn put(self: &Arc<Self>, connection: Connection) {
+    /// Adds a connection that waits for a request.
+    pub(super) fn put(self: &Arc<Self>, mut connection: Box<Connection>) {
+        connection.shrink();
         let mut idle = self.idle.lock();
+        if let Some(watcher) = &idle.watcher
+            && connection.poll_disturbed(&mut Context::from_waker(watcher)).is_ready()
+        {
+            let now = Instant::now();
+            idle.closed(now);
+            return;
+        }
         idle.connections.push_back((Instant::now(), connection));
-        if !std::mem::replace(&mut idle.reaped, true) {
-            tokio::spawn(reap(Arc::downgrade(self)));
+        if !std::mem::replace(&mut idle.is_watched, true) {
+            tokio::spawn(watch(Arc::downgrade(self)));
         }
     }
 
-    /// Closes ended and expired connections. Returns when to check again; `None` if the pool is empty.
-    fn close_expired(&self) -> Option<Instant> {
+    /// Closes ended and expired connections, and registers the task for the end of the others. Returns when to check again; `None` if the
+    /// pool is empty.
+    fn poll_idle(&self, cx: &mut Context<'_>) -> Option<Instant> {
         let mut idle = self.idle.lock();
-        idle.connections
-            .retain(|(since, connection)| since.elapsed() < self.idle_timeout && !connection.sender.is_closed());
+        let now = Instant::now();
+        let mut ended = Vec::new();
+        idle.connections.retain(|(since, connection)| {
+            let is_ended = connection.poll_disturbed(cx).is_ready();
+            ended.extend(is_ended.then_some(*since));
+            !is_ended && now - *since < self.idle_timeout
+        });
+        ended.into_iter().for_each(|since| idle.closed(since));
         let next = idle.connections.front().map(|(since, _)| *since + self.idle_timeout);
-        idle.reaped = next.is_some();
+        idle.is_watched = next.is_some();
+        idle.watcher = next.is_some().then(|| cx.waker().clone());
         next
     }
 }
 
-/// Closes expired connections of a pool until it is empty.
-async fn reap(pool: std::sync::Weak<Pool>) {
-    loop {
-        let Some(next) = pool.upgrade().and_then(|pool| pool.close_expired()) else { return };
-        tokio::time::sleep_until(next).await;
-    }
+/// Closes idle connections of a pool that end or expire, until it is empty.
+async fn watch(pool: Weak<Pool>) {
+    let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
+    poll_fn(|cx| {
+        loop {
+            let Some(next) = pool.upgrade().and_then(|pool| pool.poll_idle(cx)) else { return Poll::Ready(()) };
+            timer.as_mut().reset(next);
+            ready!(timer.as_mut().poll(cx));
+        }
+    })
+    .await;
 }

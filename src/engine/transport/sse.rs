@@ -56,6 +56,11 @@ impl SseDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// The bytes of incomplete events, to which those that follow are added.
+    pub(crate) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
     /// The number of buffered bytes of an incomplete event.
     #[must_use]
     pub fn pending(&self) -> usize {

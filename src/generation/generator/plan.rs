@@ -65,7 +65,7 @@ impl Generator {
         }
         let is_repeat = attempt.as_ref().is_some_and(|attempt| attempt.is_repeat);
         let mut flight = self.reserve_rids(&plan, is_repeat).await?;
-        if plan.rids.len() < plan.items.len() * plan.n {
+        if !plan.knows_rids() {
             // without an assigned id the client's header has one, which the engine may use
             flight.add_unknown_rids(!assigns_rid);
         }

@@ -42,16 +42,23 @@ impl Generator {
             active.capture_mut().cut(Fault::Unreadable);
             return Ok(Generation::unparsed_active(head, active, body));
         }
-        if headers::is_event_stream(&head.headers) {
+        let is_stream = headers::is_event_stream(&head.headers);
+        let passes = match reads {
+            // a stream names the ids that a disconnected client's abort needs
+            EventAccess::Pieces => !is_stream || active.capture().plan().knows_rids(),
+            EventAccess::Bytes => !is_stream,
+            EventAccess::Fields => false,
+        };
+        if passes && !active.capture().reads_reply() {
+            return Ok(Generation::unparsed_active(head, active, body));
+        }
+        if is_stream {
             head.headers.remove(header::CONTENT_LENGTH);
             let stream = EventStream::new(body, active, reads, limit);
             return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
         }
-        if reads == EventAccess::Bytes && !active.capture().reads_reply() {
-            return Ok(Generation::unparsed_active(head, active, body));
-        }
         let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;
-        let buffered = collect(body, &head.headers, limit, self.context.budget.reply()).await;
+        let buffered = collect(body, limit, self.context.budget.reply()).await;
         active.mark_ended();
         match buffered.map_err(|failure| failed(&self.context.metrics, failure))? {
             BufferedReply::All(body) => self.measure_whole(head, body, active, reads).await,

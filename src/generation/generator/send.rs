@@ -28,21 +28,21 @@ impl Generator {
     ) -> Result<(Reply, ActiveGeneration), Error> {
         let PlannedRequest { route, mut active, engine_may_hold_rid, text_prompt, client_gets_echo, now } = planned;
         let expects_echo = client_gets_echo || active.capture().plan().echo;
-        let sent = self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid, now);
         let (reply, prompts) = match text_prompt {
             Some(mut prompt) if expects_echo => {
-                let reply = sent.await?;
+                let reply = self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid, now).await?;
                 // the request may have been sent again without the echo
                 let is_echoed = client_gets_echo || active.capture().plan().echo;
                 let looks_up = !is_echoed && prompt.reserve(&call.work).is_ok();
                 (reply, if looks_up { Box::pin(prompt.tokenize(&self.context.engines.any())).await? } else { None })
             }
-            // on the heap, because few requests need it and its state is large
+            // on the heap, because few requests need both and their state is large
             Some(prompt) => {
                 let engine = self.context.engines.any();
+                let sent = Box::pin(self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid, now));
                 tokio::try_join!(sent, Box::pin(prompt.tokenize(&engine)))?
             }
-            None => (sent.await?, None),
+            None => (self.send_to_engine(route, &call.head, &mut active, engine_may_hold_rid, now).await?, None),
         };
         if let (Some(prompts), Some(recorder)) = (prompts, active.capture_mut().recorder()) {
             recorder.set_prompt_ids(prompts);

@@ -81,7 +81,7 @@ impl Reader {
         }
         match reply.take(self.id) {
             NextEvent::Event(event) => Some(event),
-            NextEvent::End | NextEvent::Failed(_) | NextEvent::Yield | NextEvent::Nothing => None,
+            NextEvent::End | NextEvent::Failed(_) | NextEvent::Nothing => None,
         }
     }
 
@@ -94,10 +94,6 @@ impl Reader {
                 NextEvent::Event(event) => break Poll::Ready(Some(Ok(event))),
                 NextEvent::End => break Poll::Ready(None),
                 NextEvent::Failed(error) => break Poll::Ready(Some(Err((*error).into()))),
-                NextEvent::Yield => {
-                    cx.waker().wake_by_ref();
-                    break Poll::Pending;
-                }
                 NextEvent::Nothing => {}
             }
             if self.attempt.pull(&mut reply, self.id, cx).is_pending() {

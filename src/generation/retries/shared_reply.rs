@@ -52,8 +52,6 @@ struct ReaderPosition {
     bytes: u64,
     /// Events that were delivered to its client.
     acknowledged: usize,
-    /// It has yielded once since the reply failed, so that the connection can write earlier bytes before the error.
-    yielded: bool,
 }
 
 /// The result of taking an event.
@@ -62,8 +60,6 @@ pub(super) enum NextEvent {
     Event(Arc<GenerationEvent>),
     End,
     Failed(Arc<str>),
-    /// The reader must yield once before it gets the failure.
-    Yield,
     /// No event is buffered.
     Nothing,
 }
@@ -145,7 +141,6 @@ impl SharedReply {
             return match &self.end {
                 None => NextEvent::Nothing,
                 Some(Ok(())) => NextEvent::End,
-                Some(Err(_)) if !std::mem::replace(&mut at.yielded, true) => NextEvent::Yield,
                 Some(Err(error)) => NextEvent::Failed(Arc::clone(error)),
             };
         };

@@ -16,8 +16,8 @@ use crate::generation::ReplyStats;
 use crate::generation::event::EventKind;
 use crate::generation::events::Events;
 
-/// Bytes of a frame. Events that are ready are joined up to this size.
-const FRAME: usize = 64 * 1024;
+/// Bytes of a frame, about as many as one read of the engine brings. Events that are ready are joined up to this size.
+const FRAME: usize = 16 * 1024;
 
 /// Bytes of a frame of a reply that retries may read. hyper polls for the next frame only after it has written nearly all of the last one.
 /// So when it polls for the last frame of a large reply, the kernel has accepted all but about 100 KB.
@@ -137,18 +137,15 @@ impl EncodedBody {
                                 && let Some(bytes) = encoder.encoded(&event)
                             {
                                 self.first = bytes;
-                                self.keepalive.reset();
                                 continue;
                             }
-                            self.out.extend_from_slice(&std::mem::take(&mut self.first));
-                            let length = self.out.len();
+                            if !self.first.is_empty() {
+                                self.out.reserve(FRAME);
+                                self.out.extend_from_slice(&std::mem::take(&mut self.first));
+                            }
+                            // an event may have no encoding, such as a part of a tool call
                             match encoder.encode(&event, &mut self.out) {
-                                // an event may have no encoding, such as a part of a tool call
-                                Ok(()) if self.out.len() == length => continue,
-                                Ok(()) => {
-                                    self.keepalive.reset();
-                                    continue;
-                                }
+                                Ok(()) => continue,
                                 Err(error) => Some(Err(error)),
                             }
                         }
@@ -164,6 +161,7 @@ impl EncodedBody {
     /// Returns the buffered bytes as a frame and acknowledges their events.
     fn flush(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         self.events.acknowledge();
+        self.keepalive.reset();
         let frame = match std::mem::take(&mut self.first) {
             first if first.is_empty() => std::mem::take(&mut self.out).into(),
             first => first,

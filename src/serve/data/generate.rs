@@ -34,7 +34,7 @@ pub(crate) fn handle(
     let call = ReceivedCall::read(proxy, request, session);
     async move {
         let call = call.await?;
-        Ok(generation::raw_response(generate(proxy, call, record).await?))
+        Ok(generation::raw_response(generate(proxy, call, EventAccess::Pieces, record).await?))
     }
 }
 
@@ -45,6 +45,7 @@ pub(crate) fn handle(
 pub(crate) async fn generate(
     proxy: &Proxy,
     mut call: ReceivedCall,
+    reads: EventAccess,
     record: &AccessRecord,
 ) -> Result<Generation, Error> {
     let body = call.request.body();
@@ -64,7 +65,7 @@ pub(crate) async fn generate(
     };
     let identity = CallIdentity { session, labels: labels(proxy, call.request.headers()) };
     let source = Source::Generate { request, chat: None };
-    let request = call.into_generation(proxy, source, identity, EventAccess::Bytes);
+    let request = call.into_generation(proxy, source, identity, reads);
     generation::run(proxy, request, record).await
 }
 

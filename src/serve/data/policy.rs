@@ -67,7 +67,7 @@ impl<'a> WeightUpdate<'a> {
         let (mut head, body) = reply.into_parts();
         let (outcome, body) = match head.status {
             StatusCode::BAD_REQUEST => {
-                match collect(body, &head.headers, LARGEST, proxy.budget.reply())
+                match collect(body, LARGEST, proxy.budget.reply())
                     .await
                     .map_err(|failure| failed(&proxy.metrics, failure))?
                 {

@@ -17,7 +17,7 @@ use crate::budget::{Share, Work};
 use crate::engine::sglang::routes;
 use crate::engine::transport::headers;
 use crate::error::BoxError;
-use crate::generation::event::{EventKind, GenerationEvent, UnparsedReason};
+use crate::generation::event::{EventAccess, EventKind, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, GatherError, Generation, LARGEST_ERROR};
 use crate::serve::access_log::AccessRecord;
 use crate::serve::data::generate::generate;
@@ -73,7 +73,7 @@ impl Generate for GenerateService {
         *request.uri_mut() = Uri::from_static(routes::GENERATE.endpoint);
         *request.headers_mut() = self.headers(metadata);
         let call = ReceivedCall { request, session, work };
-        let generation = generate(&self.proxy, call, &record).await;
+        let generation = generate(&self.proxy, call, EventAccess::Bytes, &record).await;
         let generation = generation.unwrap_or_else(|error| Generation::failed(error, None));
         let Generation { mut head, events } = generation;
         let is_stream = headers::is_event_stream(&head.headers);
@@ -150,11 +150,16 @@ async fn wait_sent() {
     yield_now().await;
 }
 
-/// The objects of an event stream. The client has an object once the connection polls for the data after it.
+/// The objects of an event stream. Those that are ready leave together: tonic joins messages until the stream is pending. The client has
+/// them once the connection polls for the data after them.
 struct ObjectStream {
     reply: RecordedEvents,
-    /// An object was returned that may not be sent yet.
+    /// Objects were returned that may not be sent yet.
     unsent: bool,
+    /// The stream was pending since then, so they are sent when it is polled again.
+    passed_on: bool,
+    /// The last object has everything that the caller requested.
+    is_complete: bool,
     /// The end mark was received.
     done: bool,
     /// The maximum bytes of an event.
@@ -163,16 +168,26 @@ struct ObjectStream {
 
 impl ObjectStream {
     fn new(reply: RecordedEvents, limit: u64) -> Self {
-        Self { reply, unsent: false, done: false, limit }
+        Self { reply, unsent: false, passed_on: false, is_complete: false, done: false, limit }
     }
 
     /// Returns the next object; `None` after the end mark.
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            if std::mem::take(&mut self.unsent) {
+            if std::mem::take(&mut self.is_complete) {
+                // a reply whose last object was not sent has not ended, so that a retry of it generates again
                 wait_sent().await;
+                self.unsent = false;
+                self.reply.events.acknowledge();
             }
-            let event = match poll_fn(|cx| self.poll_event(cx)).await {
+            let polled = poll_fn(|cx| self.poll_event(cx)).await;
+            if !matches!(polled, Some(Ok(_))) {
+                if self.unsent {
+                    wait_sent().await;
+                }
+                self.reply.events.acknowledge();
+            }
+            let event = match polled {
                 Some(Ok(event)) => event,
                 Some(Err(error)) => return Err(Status::unavailable(error.to_string())),
                 None if self.done => return Ok(None),
@@ -185,7 +200,7 @@ impl ObjectStream {
                 | EventKind::Unparsed(UnparsedReason::Unreadable) => {
                     // an error is the last event
                     self.done |= matches!(event.kind, EventKind::Failed(_) | EventKind::Refused(_));
-                    self.unsent = true;
+                    (self.unsent, self.is_complete) = (true, event.completes);
                     return Ok(Some(event.native_json()));
                 }
                 EventKind::Done => self.done = true,
@@ -206,12 +221,14 @@ impl ObjectStream {
         }
     }
 
-    /// Polls for the next event. If none is ready, all events before have been sent.
+    /// Polls for the next event.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arc<GenerationEvent>, BoxError>>> {
-        let polled = self.reply.events.poll_next(cx);
-        if !matches!(polled, Poll::Ready(Some(_))) {
+        if std::mem::take(&mut self.passed_on) {
+            self.unsent = false;
             self.reply.events.acknowledge();
         }
+        let polled = self.reply.events.poll_next(cx);
+        self.passed_on = polled.is_pending();
         polled
     }
 

@@ -13,6 +13,8 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// Whether the body ended as HTTP requires.
     pub complete: bool,
+    /// The number of chunks with data. A server writes each at once.
+    pub chunks: usize,
 }
 
 impl Answer {
@@ -157,6 +159,7 @@ impl Connection {
                 return;
             }
             answer.body.extend(self.read.drain(..size + 2).take(size));
+            answer.chunks += usize::from(size > 0);
             if size == 0 {
                 answer.complete = true;
                 return;
