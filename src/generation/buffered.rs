@@ -8,7 +8,7 @@ use http_body::Body as _;
 use crate::budget::Share;
 use crate::engine::reason::Reason;
 use crate::engine::transport::client::ReplyBody;
-use crate::engine::transport::failure::{Failure, innermost};
+use crate::engine::transport::failure::Failure;
 
 /// A completely buffered body, or the part that fits the limits.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) async fn collect(mut body: ReplyBody, limit: u64, mut share: Share) -
         bytes.reserve_exact(length);
     }
     while let Some(read) = poll_fn(|cx| body.poll_read(cx, &mut bytes)).await {
-        read.map_err(|error| Failure::Broken(innermost(&error)))?;
+        read?;
         let is_full = share.resize(bytes.capacity()).is_err();
         if is_full {
             share.insist(bytes.capacity());

@@ -247,11 +247,7 @@ impl Capture {
 
     /// Ends what [`Self::begin_step`] began: adds the time that was spent on parsing, measuring and writing.
     pub fn end_step(&mut self) {
-        let now = Instant::now();
-        self.observed.overhead += now - self.now;
-        if self.is_complete() {
-            self.entropy_writer.ended_at(now);
-        }
+        self.observed.overhead += self.now.elapsed();
         let numbers = &self.numbers;
         let tokens = numbers.chosen.capacity().max(numbers.exact.capacity()).max(self.stats.capacity());
         let logprobs = numbers.rows.capacity().max(numbers.support.capacity());

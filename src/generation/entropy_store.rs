@@ -155,7 +155,7 @@ impl EntropyStore {
     /// Creates the entry of a request that is sent `now`. It can be read by each name that is added to it.
     #[must_use]
     pub fn begin(&self, now: Instant) -> EntropyWriter {
-        EntropyWriter { store: self.clone(), entry: Arc::new(RequestEntry::new(now)), end: "abort", ended: None }
+        EntropyWriter { store: self.clone(), entry: Arc::new(RequestEntry::new(now)), end: "abort" }
     }
 
     /// Returns the index of a sequence and its state from token `since` on. Without `index` it is the sequence that `rid` names. `None` if
@@ -226,8 +226,6 @@ pub struct EntropyWriter {
     entry: Arc<RequestEntry>,
     /// The finish reason of sequences that have not finished when the request ends.
     end: &'static str,
-    /// When the request ended, if that was before the writer is dropped.
-    ended: Option<Instant>,
 }
 
 impl EntropyWriter {
@@ -277,11 +275,6 @@ impl EntropyWriter {
         });
     }
 
-    /// Records that all sequences ended at this time.
-    pub fn ended_at(&mut self, now: Instant) {
-        self.ended = Some(now);
-    }
-
     /// Records that the engine refused the request.
     pub fn fail(&mut self) {
         self.end = "error";
@@ -322,7 +315,7 @@ impl Drop for EntropyWriter {
             return; // without a name it cannot be read
         }
         drop(names);
-        let now = self.ended.unwrap_or_else(Instant::now);
+        let now = Instant::now();
         let mut ended = self.store.ended.lock();
         ended.bytes += bytes;
         ended.order.push_back((now, bytes, Arc::clone(&self.entry)));

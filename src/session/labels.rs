@@ -33,6 +33,21 @@ pub struct Labels {
     pub attribution: Option<Box<str>>,
 }
 
+impl Labels {
+    /// The labels that are present, as a JSON object.
+    ///
+    /// # Panics
+    /// Never: labels are strings and a flag.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        let mut labels = serde_json::to_value(self).expect("labels have JSON");
+        if let Some(labels) = labels.as_object_mut() {
+            labels.retain(|_, label| !label.is_null() && *label != false);
+        }
+        labels
+    }
+}
+
 named_enum! {
     /// The API of a request.
     pub enum Dialect {
@@ -176,6 +191,19 @@ pub(in crate::session) fn exclusion(class: Option<RequestClass>) -> &'static str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn absent_labels_are_not_written() {
+        assert_eq!(Labels::default().json().to_string(), "{}");
+        let labels = Labels {
+            dialect: Some(Dialect::Messages),
+            request_class: Some(RequestClass::Subagent),
+            after_compaction: true,
+            ..Labels::default()
+        };
+        let written = serde_json::json!({"dialect": "messages", "request_class": "subagent", "after_compaction": true});
+        assert_eq!(labels.json(), written);
+    }
 
     #[test]
     fn label_is_trimmed_and_cut_at_a_character() {

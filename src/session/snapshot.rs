@@ -128,6 +128,9 @@ impl Session {
     /// The lock is released between the parts of the search, which takes long if many turns after it are not trained.
     #[must_use]
     pub fn ends_path(&self, leaf: u32) -> bool {
+        if let [turn] = self.state().forest.turns() {
+            return turn.id == leaf && turn.is_trainable();
+        }
         let Some(mut search) = self.state().forest.descendants(leaf) else { return false };
         loop {
             let found = self.state().forest.finds_trained(&mut search, PER_LOCK);

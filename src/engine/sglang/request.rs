@@ -139,8 +139,7 @@ impl GenerateRequest {
         if is_wide(&bytes) {
             return Ok(Self { wide: true, bytes, ..request });
         }
-        // Python's parser skips the UTF-8 byte order mark
-        let mark = if bytes.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let mark = byte_order_mark(&bytes);
         let mut cursor = Cursor::at(&bytes, mark);
         let object = Object::read(&mut cursor, |key, cursor| request.member(key, cursor, &mut ids))?;
         cursor.end()?;
@@ -290,6 +289,12 @@ impl GenerateRequest {
             && self.token_ids_logprob.is_readable()
             && self.sampling_mask.is_readable()
     }
+}
+
+/// The length of the UTF-8 byte order mark at the start of a body, which Python's parser skips.
+pub(super) fn byte_order_mark(body: &[u8]) -> usize {
+    let mark = b"\xef\xbb\xbf";
+    if body.starts_with(mark) { mark.len() } else { 0 }
 }
 
 /// Whether the body is UTF-16 or UTF-32: it then begins with a byte order mark, or has a zero among the first four bytes.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::sglang::forcing::ForcingFacts;
-use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem};
+use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem, byte_order_mark};
 use crate::json::{Cursor, Edit, Object, Splice};
 
 /// Rewrites the client's body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
@@ -36,8 +36,9 @@ pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<
 /// Rewrites the client's body without anything forced. `rid` is set in a request that has none.
 #[must_use]
 pub(crate) fn unforced(original: Bytes, rid: Option<&str>) -> Bytes {
-    // it was parsed when the request was planned
-    let Ok(object) = Object::parse(&original) else { return original };
+    let mut cursor = Cursor::at(&original, byte_order_mark(&original));
+    // it was read when the request was planned
+    let Ok(object) = Object::read(&mut cursor, |_, cursor| cursor.skip().map(drop)) else { return original };
     let (mut edit, mut splice) = (Edit::new(&original, &object), Splice::default());
     adapt(&mut edit, rid);
     edit.finish(&mut splice);

@@ -207,19 +207,31 @@ impl Client {
         let unreachable = |failures| Failure::Unreachable { upstream: self.upstream.to_string(), failures };
         self.breaker.admit().map_err(unreachable)?;
         let UpstreamCall { method, target, headers, body } = call;
-        let sent = self.transport.send(&method, &target, &headers, body).await.map_err(|error| self.failure(error));
+        let sent = self.exchange(&method, &target, &headers, body).await;
         match &sent {
             Err(Failure::Connect { .. }) => self.breaker.connect_failed(),
             Err(_) => {}
             Ok(_) => self.breaker.connected(),
         }
         let mut reply = sent?;
+        // the version belongs to this hop: a client's connection must not close because the engine's does
+        *reply.version_mut() = http::Version::HTTP_11;
+        Ok(reply)
+    }
+
+    async fn exchange(
+        &self,
+        method: &Method,
+        target: &str,
+        headers: &HeaderMap,
+        body: CallBody,
+    ) -> Result<Reply, Failure> {
+        let sent = self.transport.send(method, target, headers, body).await;
+        let reply = sent.map_err(|error| self.failure(error))?;
         // no request asks for an upgrade, and the bytes after it would not be a reply
         if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Broken("it switched protocols without a request to do so".to_owned()));
         }
-        // the version belongs to this hop: a client's connection must not close because the engine's does
-        *reply.version_mut() = http::Version::HTTP_11;
         Ok(reply)
     }
 
@@ -304,11 +316,10 @@ impl Client {
         if let Some(key) = key {
             headers.insert(header::AUTHORIZATION, key);
         }
-        let sent = self.transport.send(&method, path, &headers, body).await;
-        let reply = sent.map_err(|error| self.failure(error))?;
+        let reply = self.exchange(&method, path, &headers, body).await?;
         self.breaker.connected();
         let status = reply.status();
-        let body = reply.into_body().collect().await.map_err(|error| Failure::Broken(innermost(&error)))?;
+        let body = reply.into_body().collect().await?;
         Ok((status, body.to_bytes()))
     }
 }

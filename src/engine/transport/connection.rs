@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, BytesMut};
 use rustix::net::{RecvFlags, recv};
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use super::pool::READ_BUFFER;
@@ -21,11 +21,13 @@ pub(super) struct Connection {
     stream: TcpStream,
     /// Received bytes that were not taken yet.
     pub received: BytesMut,
+    /// The buffer grew beyond the usual size.
+    has_grown: bool,
 }
 
 impl Connection {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, received: BytesMut::new() }
+        Self { stream, received: BytesMut::new(), has_grown: false }
     }
 
     /// Whether an idle connection can be used: it has no EOF, and no bytes, which would be parsed as the next reply. The runtime sees both
@@ -35,15 +37,22 @@ impl Connection {
         matches!(peeked, Err(rustix::io::Errno::WOULDBLOCK))
     }
 
-    /// Whether an idle connection has EOF or bytes, as far as the runtime knows. Otherwise the task is woken then.
+    /// Whether an idle connection has EOF or bytes. Otherwise the task is woken then.
     pub(super) fn poll_disturbed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.stream.poll_read_ready(cx)).ok();
-        Poll::Ready(())
+        loop {
+            ready!(self.stream.poll_read_ready(cx)).ok();
+            // after a read of exactly the bytes that were there, the runtime still takes the socket for readable
+            let peek = || Ok(recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?);
+            match self.stream.try_io(Interest::READABLE, peek) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => return Poll::Ready(()),
+            }
+        }
     }
 
     /// Frees a buffer of unusual size before the connection becomes idle.
     pub(super) fn shrink(&mut self) {
-        if self.received.capacity() > BUFFER {
+        if std::mem::take(&mut self.has_grown) {
             self.received = BytesMut::new();
         }
     }
@@ -59,6 +68,7 @@ impl Connection {
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>, expected: usize) -> Poll<io::Result<usize>> {
         ready!(self.stream.poll_read_ready(cx))?;
         let buffer = expected.clamp(BUFFER, READ_BUFFER);
+        self.has_grown |= buffer > BUFFER || self.received.len() > BUFFER / 2;
         self.received.reserve(buffer.saturating_sub(self.received.len()).max(BUFFER / 2));
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }

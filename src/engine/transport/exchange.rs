@@ -152,25 +152,26 @@ pub(super) async fn exchange(
     method: &Method,
     outgoing: &mut Outgoing,
 ) -> Result<Response<ReplyBody>, SendError> {
-    let mut is_written = false;
-    let ReplyHead { parts, framing, keeps_alive } = poll_fn(|cx| {
-        let mut failed = None;
+    let (mut is_written, mut failed) = (false, None);
+    let head = poll_fn(|cx| {
         if !is_written {
             match outgoing.poll_write(cx, &mut connection) {
                 Poll::Ready(Ok(())) => is_written = true,
-                // the upstream may have replied before it closed the connection
-                Poll::Ready(Err(error)) if outgoing.has_begun => failed = Some(error),
+                // the upstream may have replied before it closed the connection; a connection that failed ends the read, too
+                Poll::Ready(Err(error)) if outgoing.has_begun && !matches!(error, SendError::Upload(_)) => {
+                    (is_written, failed) = (true, Some(error));
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {}
             }
         }
-        let head = poll_head(cx, &mut connection, method);
-        match failed {
-            Some(error) if !matches!(head, Poll::Ready(Ok(_))) => Poll::Ready(Err(error)),
-            _ => head,
-        }
+        poll_head(cx, &mut connection, method)
     })
-    .await?;
+    .await;
+    let ReplyHead { parts, framing, keeps_alive } = match (head, failed.is_some()) {
+        (Ok(head), has_failed) => ReplyHead { keeps_alive: head.keeps_alive && !has_failed, ..head },
+        (Err(error), _) => return Err(failed.unwrap_or(error)),
+    };
     let upload = (!is_written).then(|| Box::new(std::mem::replace(outgoing, Outgoing::written())));
     Ok(Response::from_parts(parts, ReplyBody::new(pool, connection, framing, keeps_alive, upload)))
 }

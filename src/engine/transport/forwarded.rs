@@ -11,6 +11,7 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::client::ReplyBody;
+use super::reply_body::ReplyError;
 use crate::error::BoxError;
 use crate::metrics::Metrics;
 
@@ -63,7 +64,8 @@ impl http_body::Body for ForwardedBody {
                 if let Some(idle) = &mut self.idle {
                     idle.reset();
                 }
-                if let Some(Err(_)) = frame {
+                // the upstream is not at fault if the client's body failed
+                if matches!(&frame, Some(Err(error)) if !matches!(error, ReplyError::Upload(_))) {
                     self.count("reset");
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))

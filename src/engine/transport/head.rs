@@ -118,7 +118,8 @@ fn parse(received: &[u8], method: &Method) -> Result<Option<(usize, ReplyHead)>,
         parts.headers.append(name, value.map_err(|_| MalformedHead::Header)?);
     }
     let framing = framing(&parts, method)?;
-    let keeps_alive = keeps_alive(&parts);
+    // another protocol may follow on the connection
+    let keeps_alive = parts.status != StatusCode::SWITCHING_PROTOCOLS && keeps_alive(&parts);
     Ok(Some((length, ReplyHead { parts, framing, keeps_alive })))
 }
 
@@ -135,8 +136,9 @@ fn framing(parts: &response::Parts, method: &Method) -> Result<Framing, Malforme
         if *version == Version::HTTP_10 {
             return Err(MalformedHead::TransferEncoding);
         }
-        let last = last.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-        let is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+        // a value with other characters than ASCII names no coding, as in hyper
+        let last = last.to_str().ok().and_then(|value| value.rsplit(',').next());
+        let is_chunked = last.is_some_and(|last| last.trim().eq_ignore_ascii_case("chunked"));
         return Ok(if is_chunked { Framing::chunked() } else { Framing::UntilClose });
     }
     let mut lengths = headers

@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 
 use super::connection::Connection;
 use super::exchange::{Outgoing, SendError};
-use super::failure::UploadError;
+use super::failure::{Failure, UploadError, innermost};
 use super::framing::{Framing, MalformedBody};
 use super::pool::Pool;
 
@@ -51,6 +51,15 @@ pub enum ReplyError {
     /// The client's body, which was still being sent, failed.
     #[error(transparent)]
     Upload(#[from] UploadError),
+}
+
+impl From<ReplyError> for Failure {
+    fn from(error: ReplyError) -> Self {
+        match error {
+            ReplyError::Upload(error) => error.into(),
+            error => Self::Broken(innermost(&error)),
+        }
+    }
 }
 
 /// The body. Its connection returns to the pool as soon as its last byte was read. Dropping it before that closes the connection.

@@ -208,6 +208,24 @@ async fn connection_is_used_again_unless_more_follows_or_it_closes() {
     }
 }
 
+/// The last read takes exactly what is there, after which the runtime still takes the socket for readable.
+#[tokio::test]
+async fn connection_of_a_reply_that_came_in_pieces_is_used_again() {
+    let body = "x".repeat(100_000);
+    let reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let (addr, connections) = counting(reply.leak().as_bytes()).await;
+    let transport = transport(addr);
+    for _ in 0..5 {
+        let reply = transport.send(&Method::GET, "/x", &HeaderMap::new(), CallBody::empty()).await.unwrap();
+        let (mut read, mut bytes) = (reply.into_body(), Vec::with_capacity(body.len()));
+        while let Some(some) = std::future::poll_fn(|cx| read.poll_read(cx, &mut bytes)).await {
+            some.unwrap();
+        }
+        assert!(bytes == body.as_bytes());
+    }
+    assert_eq!(connections.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
 #[tokio::test]
 async fn data_that_arrived_together_is_read_together() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

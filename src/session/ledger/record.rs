@@ -620,6 +620,20 @@ mod tests {
             ([341, 28, 21], [3_266_134_599, 2_431_479_641, 1_891_510_775]),
             "a new layout needs a new SCHEMA"
         );
+        // values are written by their places
+        let names = [
+            Fault::ALL.map(Fault::name).join(" "),
+            Cause::ALL.map(Cause::name).join(" "),
+            ReplyChange::ALL.map(ReplyChange::name).join(" "),
+            Dialect::ALL.map(Dialect::name).join(" "),
+            RequestClass::ALL.map(RequestClass::name).join(" "),
+            SamplingSource::ALL.map(SamplingSource::name).join(" "),
+        ];
+        assert_eq!(
+            crc32c::crc32c(names.join(",").as_bytes()),
+            0,
+            "new values come last, others need a new SCHEMA: {names:?}"
+        );
     }
 
     #[test]

@@ -8,6 +8,10 @@ use crate::session::{EntropyMethod, Labels, TurnMetadata};
 /// The latest different values of a kind with which those of a turn are compared.
 const KEPT: usize = 8;
 
+/// The most bytes of a shared text. A longer one, such as one with a JSON schema, would stay in memory without being counted after the
+/// session that paid for it has gone.
+const LONGEST: usize = 4096;
+
 /// The latest values.
 #[derive(Debug, Default)]
 pub(in crate::session) struct CommonValues {
@@ -28,7 +32,8 @@ impl<T: ?Sized> Default for Latest<T> {
 impl CommonValues {
     /// Replaces the values of a turn that were seen before by their first copies. Returns the bytes that the turn takes less.
     pub(in crate::session) fn share(&mut self, about: &mut TurnMetadata) -> u64 {
-        let sampling = self.sampling.share(&mut about.sampling).map_or(0, |text| text.len());
+        let is_small = about.sampling.as_ref().is_some_and(|text| text.len() <= LONGEST);
+        let sampling = if is_small { self.sampling.share(&mut about.sampling).map_or(0, |text| text.len()) } else { 0 };
         let labels = self.labels.share(&mut about.labels).map_or(0, |labels| labels.bytes());
         let measured = self.measured.share(&mut about.measured).map_or(0, size_of_val);
         (sampling + labels + measured) as u64

@@ -19,7 +19,9 @@ use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
-use crate::session::{Frozen, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn};
+use crate::session::{
+    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn,
+};
 
 /// The default and the maximum number of sessions of a page.
 const PAGE: (usize, usize) = (100, 10_000);
@@ -163,11 +165,11 @@ fn line(turn: &Turn) -> Value {
         "context_retokenised": turn.about.chat.as_ref().is_some_and(|chat| chat.retokenised),
         "foreign_assistant_text": turn.about.chat.as_ref().is_some_and(|chat| chat.foreign_text),
         "inserted_end_of_turn": turn.about.chat.as_ref().map_or(0, |chat| chat.inserted_end_of_turn),
-        "reply_changes": turn.about.reply_changes(),
+        "reply_changes": turn.about.reply_changes().names().collect::<Vec<_>>(),
         "prompt_tokens": turn.prompt.len(),
         "sampled_tokens": turn.response.len(),
         "mean_entropy": mean(&turn.entropy),
-        "labels": turn.about.labels,
+        "labels": turn.about.labels.as_deref().map(Labels::json),
     })
 }
 
