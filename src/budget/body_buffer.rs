@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::{Full, Share};
 
-/// By how much the capacity for an announced body grows when it is full. The copies of the bytes so far are a seventh of the body at most,
-/// and a sender that does not send what it announces takes eight times what it has sent.
+/// By how much the capacity for an announced body grows when it is full. The copies of the bytes so far are a seventh of a long body, and a
+/// sender that does not send what it announces takes eight times what it has sent.
 const ANNOUNCED_GROWTH: usize = 8;
 
 /// The bytes received so far.

@@ -94,7 +94,7 @@ impl ReplyBody {
         body
     }
 
-    /// Appends the data that arrived, all of it, or waits for some. `None` at the end.
+    /// Appends the data that arrived, as far as it fits into `out` where it is read without a copy, or waits for some. `None` at the end.
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,

@@ -36,7 +36,7 @@ pub(super) struct PlannedRequest {
     pub text_prompt: Option<TextPrompt>,
     /// The client gets an echo of the prompt's ids, which are recorded.
     pub client_gets_echo: bool,
-    /// When it was planned, immediately before it is sent.
+    /// When it was planned. What is left before it is sent: the record's beginning, and room for a prompt of text.
     pub now: Instant,
 }
 

@@ -1,5 +1,5 @@
-//! Changes of shared sessions that add no turn. Each is decided on a session that has read all of its list, and appended only if the list
-//! still ends there.
+//! Changes of shared sessions that add no turn. Each is decided on the entries that this process has read, and appended only if the list
+//! still ends there; otherwise the list is read, and the change is decided again.
 
 use std::sync::Arc;
 
