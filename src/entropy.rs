@@ -98,6 +98,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
 impl TokenStats {
     /// Removes interval and estimate if no distribution has this row as its top-k: they are valid for consistent rows only.
+    #[cfg(feature = "cuda")]
     #[inline(always)]
     pub(crate) fn checked(self) -> TokenStats {
         if self.flags.contains(Flags::INCONSISTENT) {

@@ -156,12 +156,11 @@ impl Running {
 
     async fn is_ready(&self, workload: &Workload, measures: bool) -> bool {
         let Ok(mut connection) = Connection::open(self.port).await else { return false };
-        if workload.api == Api::Chat {
-            // forwarded to the engine, which answers 404, until the tokenizer has been read
-            let status = connection.exchange(&workload.requests(measures)[0], |_| ()).await;
-            if !status.is_ok_and(|status| status == 200) {
-                return false;
-            }
+        // a chat is forwarded to the engine, which answers 404, until the tokenizer has been read; sglang-router answers 503 until it has
+        // found the engine healthy
+        let status = connection.exchange(&workload.requests(measures)[0], |_| ()).await;
+        if !status.is_ok_and(|status| status == 200) {
+            return false;
         }
         if !measures {
             return true;
@@ -226,7 +225,7 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running 
         let folder = running.folder();
         let (store, ledger) = start_valkey(&folder);
         running.store = Some(store);
-        arguments.extend(["--ledger".to_owned(), ledger]);
+        arguments.extend(["--ledger", &ledger, "--ledger-replicas", "0"].map(str::to_owned));
     }
     running.process = Some(Process::start(binary, &arguments, PROXY_CORE, Stdio::null()));
     running
