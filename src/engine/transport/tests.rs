@@ -208,7 +208,7 @@ async fn connection_is_used_again_unless_more_follows_or_it_closes() {
     }
 }
 
-/// The last read takes exactly what is there, after which the runtime still takes the socket for readable.
+/// The last read takes all the bytes of the socket, which the runtime considers readable all the same.
 #[tokio::test]
 async fn connection_of_a_reply_that_came_in_pieces_is_used_again() {
     let body = "x".repeat(100_000);
