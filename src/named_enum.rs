@@ -1,6 +1,6 @@
 //! Enums whose variants have names in replies, exports, logs and metrics.
 
-/// Declares an enum whose variants have names: `ALL`, `name()`, and serde by name.
+/// Declares an enum whose variants have names: `ALL`, `name()`, and serde by name, or by place in a format without names (the log).
 macro_rules! named_enum {
     ($(#[$about:meta])* $vis:vis enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$about])*
