@@ -5,7 +5,9 @@
 //! forwarded unchanged. The grammar is that of Python's `json`, which is JSON plus `NaN`, `Infinity` and `-Infinity`.
 
 mod cursor;
+pub(crate) mod digits;
 mod ids;
+mod names;
 mod object;
 mod pointer;
 pub(crate) mod python;
@@ -15,6 +17,7 @@ mod value;
 
 pub use cursor::{Cursor, elements};
 pub use ids::write_ids;
+pub(crate) use names::Names;
 pub use object::{Edit, Member, MemberWriter, Object, for_each_member};
 pub(crate) use pointer::percent_decode;
 pub use pointer::{Resolver, pointer};

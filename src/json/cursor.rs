@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::digits::{other_than_digits, short_integer};
 use super::text::first_bytes;
 use super::{MAX_DEPTH, Malformed, Text};
 
@@ -94,6 +95,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string. Does not validate its escapes, control characters or UTF-8.
+    #[inline]
     pub fn string(&mut self) -> Result<Text<'a>, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
@@ -108,6 +110,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the string that begins at byte `start`, after its quote.
+    #[cold]
     fn escaped_string(&mut self, start: usize) -> Result<Text<'a>, Malformed> {
         let mut escaped = false;
         loop {
@@ -145,9 +148,17 @@ impl<'a> Cursor<'a> {
             Some(b't') => self.literal(b"true"),
             Some(b'f') => self.literal(b"false"),
             Some(b'n') => self.literal(b"null"),
+            Some(b'0'..=b'9') if self.skip_short_integer() => Ok(()),
             Some(_) => self.skip_number().map(drop),
             None => Err(self.malformed()),
         }
+    }
+
+    /// Consumes an integer of up to seven digits, the usual number. `false` if another one is next.
+    fn skip_short_integer(&mut self) -> bool {
+        let Some((_, length)) = short_integer(self.bytes, self.at) else { return false };
+        self.at += length;
+        true
     }
 
     fn literal(&mut self, literal: &[u8]) -> Result<(), Malformed> {
@@ -307,6 +318,13 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip_digits(&mut self) {
+        while let Some(word) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
+            let others = other_than_digits(u64::from_le_bytes(*word));
+            self.at += others.trailing_zeros() as usize / 8;
+            if others != 0 {
+                return;
+            }
+        }
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         self.at += rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
     }
@@ -337,7 +355,7 @@ pub fn elements(text: &str) -> Result<Vec<&str>, Malformed> {
 /// cost per call.
 #[inline]
 fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    const SHORT: usize = 32;
+    const SHORT: usize = 64;
     let mut at = 0;
     while at < SHORT
         && let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>())

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Cursor, Malformed, Splice, Text};
+use super::names::place;
+use super::{Cursor, Malformed, Names, Splice, Text};
 
 /// The position of one member in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Member {
     pub value: Range<usize>,
     /// The key contains a backslash.
     escaped: bool,
+    /// The [`place`] of the key as it is in the text.
+    place: u8,
 }
 
 /// The positions of the members of one JSON object in its text, in order, repeated keys included.
@@ -52,7 +55,7 @@ impl Object {
             let start = cursor.position();
             value(key, cursor)?;
             let value = start..cursor.position();
-            object.members.push(Member { key: key_range, value, escaped: key.escaped });
+            object.members.push(Member { key: key_range, value, escaped: key.escaped, place: place(key.raw) });
             Ok(())
         })?;
         object.span.end = cursor.position();
@@ -60,9 +63,17 @@ impl Object {
     }
 
     /// The key of a member.
+    #[inline]
     #[must_use]
     pub fn key<'a>(&self, bytes: &'a [u8], member: &Member) -> Text<'a> {
         Text { raw: &bytes[member.key.start + 1..member.key.end - 1], escaped: member.escaped }
+    }
+
+    /// Whether the key of a member is one of `names`.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_one_of<const N: usize>(&self, bytes: &[u8], member: &Member, names: &Names<N>) -> bool {
+        (member.escaped || names.may_be_at(member.place)) && names.contains(&self.key(bytes, member))
     }
 
     /// The text of the value of `name`. The last of repeated keys counts, as in Python.
@@ -224,6 +235,15 @@ impl<'a> Edit<'a> {
         }
     }
 
+    /// Removes every member whose key is one of `names`.
+    pub(crate) fn remove_names<const N: usize>(&mut self, names: &Names<N>) {
+        for (member, change) in self.object.members.iter().zip(&mut self.changes) {
+            if self.object.is_one_of(self.bytes, member, names) {
+                *change = MemberChange::Removed;
+            }
+        }
+    }
+
     /// The value of a member after the edit: the new value, or the old value with `cuts` applied. `None` if the edit removes the member.
     #[must_use]
     pub fn value(&self, member: &Member, cuts: &Splice) -> Option<Vec<u8>> {
@@ -242,8 +262,8 @@ impl<'a> Edit<'a> {
         for (range, value) in self.replaced {
             splice.replace(range, value);
         }
-        let members = &self.object.members;
-        let first_kept = self.changes.iter().position(|change| *change == MemberChange::Kept);
+        let (members, changes) = (&self.object.members, &self.changes[..]);
+        let first_kept = changes.iter().position(|change| *change == MemberChange::Kept);
         // leading members are removed with the comma after them, later ones with the comma before them
         match first_kept {
             Some(first) => {
@@ -251,7 +271,7 @@ impl<'a> Edit<'a> {
                     splice.cut(members[0].key.start..members[first].key.start);
                 }
                 for at in first + 1..members.len() {
-                    if self.changes[at] == MemberChange::Removed {
+                    if changes[at] == MemberChange::Removed {
                         splice.cut(members[at - 1].value.end..members[at].value.end);
                     }
                 }

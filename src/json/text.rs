@@ -13,6 +13,7 @@ pub struct Text<'a> {
 
 impl<'a> Text<'a> {
     /// Whether the unescaped string equals `name`. Python too accepts escapes in keys.
+    #[inline]
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         if self.escaped { self.decode() == name } else { self.raw == name.as_bytes() }
@@ -28,7 +29,8 @@ impl<'a> Text<'a> {
     #[must_use]
     pub fn decode(&self) -> Cow<'a, str> {
         if !self.escaped {
-            return String::from_utf8_lossy(self.raw);
+            // `from_utf8_lossy` takes longer for text that is valid
+            return std::str::from_utf8(self.raw).map_or_else(|_| String::from_utf8_lossy(self.raw), Cow::Borrowed);
         }
         Cow::Owned(self.unescaped())
     }

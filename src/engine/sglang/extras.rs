@@ -2,10 +2,21 @@
 
 use crate::columns::{Alignment, COLUMNS, Encoding};
 use crate::engine::plan::ItemPlan;
-use crate::json::Text;
+use crate::json::{Member, Names, Object, Text};
 
-/// Members that are recorded even without logprobs, besides token columns: the engine sends them only on request.
-const ON_REQUEST: [&str; 4] = ["routed_experts", "indexer_topk", "hidden_states", "output_token_sampling_logprobs"];
+/// Members that are recorded even without logprobs: the engine sends them only on request. The first ones are the token columns.
+static ON_REQUEST: Names<{ COLUMNS.len() + 4 }> = {
+    let mut names = [""; COLUMNS.len() + 4];
+    let mut at = 0;
+    while at < COLUMNS.len() {
+        names[at] = COLUMNS[at].member;
+        at += 1;
+    }
+    let [.., routing, sparse, states, support] = &mut names;
+    (*routing, *sparse, *states) = ("routed_experts", "indexer_topk", "hidden_states");
+    *support = "output_token_sampling_logprobs";
+    Names::new(names)
+};
 
 /// The logprobs of the prompt's tokens.
 const PROMPT_LOGPROBS: &str = "input_token_logprobs";
@@ -16,21 +27,17 @@ const WITH_LOGPROBS: [&str; 3] = [PROMPT_LOGPROBS, "input_token_ids_logprobs", "
 /// The beginnings of the names that are recorded with a top-k.
 const WITH_TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
 
-fn is_on_request(is: impl Fn(&str) -> bool) -> bool {
-    // two loops: a chain of both costs more than the comparisons
-    COLUMNS.iter().any(|source| is(source.member)) || ON_REQUEST.into_iter().any(is)
-}
-
-/// A quick test: whether a member may have to be recorded.
+/// A quick test: whether a member of `meta_info` may have to be recorded.
+#[inline]
 #[must_use]
-pub(crate) fn may_be_recorded(key: &Text<'_>, item: &ItemPlan) -> bool {
-    item.asked || is_on_request(|name| key.is(name))
+pub(crate) fn may_be_recorded(meta: &Object, bytes: &[u8], member: &Member, item: &ItemPlan) -> bool {
+    item.asked || meta.is_one_of(bytes, member, &ON_REQUEST)
 }
 
 /// Whether a member is recorded: only if the client requested it.
 #[must_use]
 pub(crate) fn is_recorded(name: &str, item: &ItemPlan) -> bool {
-    is_on_request(|member| member == name)
+    ON_REQUEST.contains(&Text { raw: name.as_bytes(), escaped: false })
         || item.asked && WITH_LOGPROBS.contains(&name)
         || item.asked_k > 0 && WITH_TOP.iter().any(|top| name.starts_with(top))
 }

@@ -3,29 +3,37 @@
 use crate::engine::plan::{ExactSource, ItemPlan, Plan};
 use crate::engine::sglang::flat::{self, TopLogprobsField};
 use crate::engine::sglang::scan;
-use crate::json::{Edit, Malformed, Object, Splice, Text};
+use crate::json::{Edit, Malformed, Names, Object, Splice, Text};
 
 /// The members that tokentap adds to a reply.
-const ADDED_MEMBERS: [&str; 5] = [
+static ADDED_MEMBERS: Names<5> = Names::new([
     "output_token_entropy",
     "entropy_info",
     "output_token_entropy_lower",
     "output_token_entropy_upper",
     "output_token_stats",
-];
+]);
 
 /// The members that a reply has only with logprobs.
-const LOGPROBS: [&str; 5] = [
+static LOGPROBS: Names<5> = Names::new([
     "input_token_logprobs",
     "output_token_logprobs",
     "output_token_logprobs_length",
     "input_token_ids_logprobs",
     "output_token_ids_logprobs",
-];
+]);
 
-/// The members that a reply has only with a top-k: a name, and the prefix of further names.
-const TOP: [(&str, &str); 2] =
-    [("input_top_logprobs", "input_top_logprobs_"), ("output_top_logprobs", "output_top_logprobs_")];
+/// The members that a reply has only with a top-k, and the beginnings of the names of further ones, before an underscore.
+const TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
+
+fn is_top(key: &Text<'_>) -> bool {
+    // a quick test first, because most members are others
+    (key.escaped || matches!(key.raw, [b'i', b'n', ..] | [b'o', b'u', ..]))
+        && TOP.iter().any(|name| {
+            let is_whole = || key.is(name);
+            key.starts_with(name) && (is_whole() || key.decode().as_bytes()[name.len()] == b'_')
+        })
+}
 
 /// Trims the `meta_info` of a sequence to what its client requested. The bytes of the remaining members are unchanged.
 ///
@@ -42,8 +50,7 @@ pub(crate) fn trim(
     // those that tokentap adds replace those of the plugin, or of an upstream that is another tokentap; or the engine added them for another
     // item of the batch
     if plan.entropy_request.wanted || plan.plugin && !item.own_plugin {
-        let may_be_added = |key: &Text<'_>| key.escaped || matches!(key.raw, [b'o', b'u', ..] | [b'e', b'n', ..]);
-        edit.remove(|key| may_be_added(key) && ADDED_MEMBERS.iter().any(|name| key.is(name)));
+        edit.remove_names(&ADDED_MEMBERS);
     }
     if item.exact == Some(ExactSource::Support) && item.forces_exact() {
         edit.remove(|key| key.starts_with("output_token_sampling_"));
@@ -51,15 +58,13 @@ pub(crate) fn trim(
     if !item.logprob || item.k == item.asked_k && item.asked {
         return Ok(());
     }
-    // a quick test first, because most members are others
-    let is_list = |key: &Text<'_>| key.escaped || matches!(key.raw, [b'i', b'n', ..] | [b'o', b'u', ..]);
-    let top = |key: &Text<'_>| is_list(key) && TOP.iter().any(|(name, prefix)| key.is(name) || key.starts_with(prefix));
     if !item.asked {
-        edit.remove(|key| is_list(key) && (LOGPROBS.iter().any(|name| key.is(name)) || top(key)));
+        edit.remove_names(&LOGPROBS);
+        edit.remove(is_top);
         return Ok(());
     }
     if item.asked_k == 0 {
-        edit.remove(|key| top(key) || item.placeholder && key.is("input_token_logprobs"));
+        edit.remove(|key| is_top(key) || item.placeholder && key.is("input_token_logprobs"));
         return Ok(());
     }
     let keep = item.asked_k as usize;

@@ -109,11 +109,10 @@ impl TurnBuilder {
         }
         let Some(meta) = &chunk.meta else { return };
         for member in &meta.members {
-            let key = meta.key(bytes, member);
-            if !extras::may_be_recorded(&key, item) {
+            if !extras::may_be_recorded(meta, bytes, member, item) {
                 continue; // most requests, with each event
             }
-            let name = key.decode();
+            let name = meta.key(bytes, member).decode();
             if !extras::is_recorded(&name, item) {
                 continue;
             }

@@ -3,6 +3,7 @@
 
 use super::walk::{self, IdReader, TripleNumbers, TripleReader};
 use super::{Malformed, number};
+use crate::json::digits::joined;
 use crate::logprobs::Rows;
 use std::arch::x86_64::*;
 
@@ -81,59 +82,60 @@ impl Avx2 {
 }
 
 impl TripleReader for Avx2 {
-    /// Reads numbers like `[-12.345,678`: 1 to 4 digits before the point, any number after it, and an id of up to 8 digits.
+    /// Reads numbers like `[-12.345,678`: a minus sign, 1 to 4 digits before the point, and an id of up to 8 digits.
     ///
     /// The start of the next triple depends only on the mask below and a few bit operations, so the CPU can begin with it while it still
     /// multiplies the digits of this one.
     #[inline(always)]
-    fn numbers(self, bytes: &[u8], at: usize) -> Option<TripleNumbers> {
+    fn numbers<const IDS: bool>(self, bytes: &[u8], at: usize) -> Option<TripleNumbers> {
         let window: &[u8; WINDOW] = bytes.get(at..)?.first_chunk()?;
+        if window[..2] != *b"[-" {
+            return None;
+        }
+        // The bytes that are not digits should be the point and the commas after the two numbers.
         // SAFETY: `self` exists, so `new` found the features that `others` is compiled for.
-        let other = unsafe { others(window[1..].first_chunk()?) };
-        let negative = window[1] == b'-';
-        if window[0] != b'[' || (other & 1 == 1) != negative {
+        let other = unsafe { others(window[2..].first_chunk()?) };
+        let after_point = other & other.wrapping_sub(1);
+        let after_comma = after_point & after_point.wrapping_sub(1);
+        let point = 2 + other.trailing_zeros() as usize;
+        let comma = 2 + after_point.trailing_zeros() as usize;
+        let end = 2 + after_comma.trailing_zeros() as usize;
+        // Each index is at most 2 + 32, within the window.
+        let byte = |at: usize| window[at & (WINDOW - 1)];
+        // All three are within the mask. Two neighbours that are not digits are first found after the id, so that no number is empty.
+        let neighbours = 2 + (other & other >> 1).trailing_zeros() as usize;
+        if after_comma == 0
+            || neighbours != end
+            || byte(point) != b'.'
+            || byte(comma) != b','
+            || byte(comma + 1) == b'0'
+        {
             return None;
         }
-        // The bytes that are not digits should be a sign, the point, and the commas after the two numbers.
-        let other = other & !1;
-        let point = 1 + other.trailing_zeros() as usize;
-        let other = other & other.wrapping_sub(1);
-        let comma = 1 + other.trailing_zeros() as usize;
-        let other = other & other.wrapping_sub(1);
-        let end = 1 + other.trailing_zeros() as usize;
-
-        let first = 1 + usize::from(negative);
-        let whole = point - first;
-        if !(1..=4).contains(&whole) || window[point] != b'.' {
-            return None;
-        }
-        let part = comma - (point + 1);
-        if part == 0 || window[comma] != b',' {
-            return None;
-        }
-        // Without a third bit in the mask, the end is the index after its 32 bytes.
-        let id = end.saturating_sub(comma + 1);
-        if !(1..=8).contains(&id) {
-            return None;
-        }
-        let id_text = u64::from_le_bytes(*window[comma + 1..].first_chunk()?);
-        if id_text as u8 == b'0' && id > 1 {
-            return None;
-        }
-        let whole_text = u32::from_le_bytes(*window[first..].first_chunk()?);
-        // SAFETY: `self` exists, so `new` found the features that `fraction` is compiled for.
-        let fraction = unsafe { fraction(window[point + 1..].first_chunk()?, part) };
-        let near = integral(whole_text, whole)? + fraction;
+        let (start, whole) = match window[2] {
+            b'0' if point == 3 => (4, 0),
+            b'1'..=b'9' if point < 7 => (2, point - 2),
+            _ => return None,
+        };
+        let count = comma - start - usize::from(whole > 0);
+        // SAFETY: `self` exists, so `new` found the features that `decimal` is compiled for.
+        let near = unsafe { decimal(window[start..].first_chunk()?, whole, count) };
         // Below 2^-17 the 16 digits of the fraction are too few. Above, their error is less than 2^16 ulps.
         if near < 1.0 / 131_072.0 {
             return None;
         }
-        let logprob = number::round(near, 1 << 17)?;
-        Some(TripleNumbers {
-            logprob: f32::from_bits(logprob.to_bits() | u32::from(negative) << 31),
-            id: number::joined((id_text & 0x0F0F_0F0F_0F0F_0F0F) << (64 - 8 * id)) as u32,
-            end: at + end,
-        })
+        let logprob = -number::round(near, 1 << 17)?;
+        let id = if IDS {
+            let length = end - (comma + 1);
+            if length > 8 {
+                return None;
+            }
+            let text = u64::from_le_bytes(*window[comma + 1..].first_chunk()?);
+            joined((text & 0x0F0F_0F0F_0F0F_0F0F) << (64 - 8 * length)) as u32
+        } else {
+            0
+        };
+        Some(TripleNumbers { logprob, id, end: at + end })
     }
 }
 
@@ -195,47 +197,41 @@ struct IdBlock {
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 fn eight_ids(window: &[u8; ID_MARGIN + ID_BLOCK]) -> ([u32; 8], IdBlock) {
-    let [low, high] = [0, 32].map(|at| {
-        // SAFETY: 32 bytes are read from the 64 of the block, at its start and in its middle.
-        unsafe { _mm256_loadu_si256(window[ID_MARGIN..].as_ptr().add(at).cast()) }
-    });
-    let is = |byte: u8| {
-        let byte = _mm256_set1_epi8(byte as i8);
-        bits(_mm256_cmpeq_epi8(low, byte), _mm256_cmpeq_epi8(high, byte))
-    };
-    let commas = is(b',');
+    let block = window[ID_MARGIN..].as_ptr();
+    // SAFETY: 32 bytes are read from the 64 of the block, at its start and in its middle.
+    let (low, high) = unsafe { (_mm256_loadu_si256(block.cast()), _mm256_loadu_si256(block.add(32).cast())) };
+    let commas = equal(low, high, b',');
     let mut rest = commas;
-    let ends = [(); 8].map(|()| {
-        let end = rest.trailing_zeros() as usize;
+    let mut ends = [0; 8];
+    for end in &mut ends {
+        *end = rest.trailing_zeros() as usize;
         rest &= rest.wrapping_sub(1);
-        end
-    });
+    }
     // the bytes of the eight ids and their commas, or the whole block if it has fewer
     let used = if ends[7] < ID_BLOCK { u64::MAX >> (63 - ends[7]) } else { u64::MAX };
 
-    let [low_digits, high_digits] = [low, high].map(|text| {
-        let values = _mm256_sub_epi8(text, _mm256_set1_epi8(b'0' as i8));
-        _mm256_cmpeq_epi8(_mm256_min_epu8(values, _mm256_set1_epi8(9)), values)
-    });
-    let mut wrong = !(bits(low_digits, high_digits) | commas);
+    let mut wrong = !(bits(digits(low), digits(high)) | commas);
     let mut separators = commas;
     if wrong & used != 0 {
-        let spaces = is(b' ');
+        let spaces = equal(low, high, b' ');
         separators |= spaces;
         // a space may follow a comma or a space
         wrong &= !(spaces & (separators << 1 | 1));
     }
     let starts = separators << 1 | 1;
     // an empty element, and a leading zero
-    wrong |= starts & (commas | is(b'0') & !(separators >> 1));
+    wrong |= starts & (commas | equal(low, high, b'0') & !(separators >> 1));
     // nine bytes without a comma
     let pairs = commas | commas >> 1;
     let fours = pairs | pairs >> 2;
     wrong |= !(fours | fours >> 4 | commas >> 8);
 
     // each lane ends with the last digit of an id
-    let lane = |end: usize| i64::from_le_bytes(*window[end..].first_chunk().expect("the window is 72 bytes"));
-    let [a, b, c, d, e, f, g, h] = ends.map(lane);
+    let mut lanes = [0; 8];
+    for (lane, end) in lanes.iter_mut().zip(ends) {
+        *lane = i64::from_le_bytes(*window[end..].first_chunk().expect("the window is 72 bytes"));
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
     let fours =
         _mm256_packus_epi32(last_digits(_mm256_set_epi64x(d, c, b, a)), last_digits(_mm256_set_epi64x(h, g, f, e)));
     let ids = _mm256_madd_epi16(fours, _mm256_set1_epi32(0x0001_2710));
@@ -250,6 +246,22 @@ fn eight_ids(window: &[u8; ID_MARGIN + ID_BLOCK]) -> ([u32; 8], IdBlock) {
     // those before the first wrong byte
     let right = commas & used & !wrong & wrong.wrapping_sub(1);
     (read, IdBlock { count: right.count_ones() as usize, length: ID_BLOCK - right.leading_zeros() as usize })
+}
+
+/// A mask of those of 64 bytes that equal `byte`. Bit 0 is that of the first byte.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn equal(low: __m256i, high: __m256i, byte: u8) -> u64 {
+    let byte = _mm256_set1_epi8(byte as i8);
+    bits(_mm256_cmpeq_epi8(low, byte), _mm256_cmpeq_epi8(high, byte))
+}
+
+/// Ones in the bytes that are digits.
+#[inline]
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+fn digits(text: __m256i) -> __m256i {
+    let values = _mm256_sub_epi8(text, _mm256_set1_epi8(b'0' as i8));
+    _mm256_cmpeq_epi8(_mm256_min_epu8(values, _mm256_set1_epi8(9)), values)
 }
 
 /// The high bits of 64 bytes. Bit 0 is that of the first byte.
@@ -281,15 +293,14 @@ fn last_digits(text: __m256i) -> __m256i {
 fn others(text: &[u8; 32]) -> u32 {
     // SAFETY: `text` is a reference to the 32 bytes that are read.
     let text = unsafe { _mm256_loadu_si256(text.as_ptr().cast()) };
-    let values = _mm256_sub_epi8(text, _mm256_set1_epi8(b'0' as i8));
-    let digits = _mm256_cmpeq_epi8(_mm256_min_epu8(values, _mm256_set1_epi8(9)), values);
-    !_mm256_movemask_epi8(digits) as u32
+    !_mm256_movemask_epi8(digits(text)) as u32
 }
 
-/// The fraction of the first `count` digits of `text`, at most 16.
+/// The decimal of the first `count` digits of `text`, with the point after the first `whole` of them, where `text` has a point if `whole` is
+/// not 0. Digits after the 16th are ignored, and after the 15th if there is a point.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-fn fraction(text: &[u8; 16], count: usize) -> f64 {
+fn decimal(text: &[u8; 16], whole: usize, count: usize) -> f64 {
     /// A load at offset 16 - n is a mask that keeps n digits.
     const KEEP: [u8; 32] = {
         let mut keep = [0; 32];
@@ -300,25 +311,40 @@ fn fraction(text: &[u8; 16], count: usize) -> f64 {
         }
         keep
     };
-    let keep = &KEEP[16 - count.min(16)..][..16];
-    // SAFETY: both point to 16 bytes, by the type of `text` and the slicing of `keep`.
-    let (keep, text) = unsafe { (_mm_loadu_si128(keep.as_ptr().cast()), _mm_loadu_si128(text.as_ptr().cast())) };
+    /// The order of the bytes without the point, by the number of digits before it.
+    const ORDERS: [[u8; 16]; 5] = {
+        let mut orders = [[0; 16]; 5];
+        let mut whole = 0;
+        while whole < 5 {
+            let mut i = 0;
+            while i < 16 {
+                orders[whole][i] = if whole > 0 && i >= whole { i as u8 + 1 } else { i as u8 };
+                i += 1;
+            }
+            if whole > 0 {
+                // no byte
+                orders[whole][15] = 0x80;
+            }
+            whole += 1;
+        }
+        orders
+    };
+    /// The value of the last of the first and of the second eight digits.
+    const SCALES: [[f64; 2]; 5] = [[1e-8, 1e-16], [1e-7, 1e-15], [1e-6, 1e-14], [1e-5, 1e-13], [1e-4, 1e-12]];
+    // SAFETY: 16 bytes are read from each array
+    let (text, order, keep, scale) = unsafe {
+        (
+            _mm_loadu_si128(text.as_ptr().cast()),
+            _mm_loadu_si128(ORDERS[whole].as_ptr().cast()),
+            _mm_loadu_si128(KEEP[16 - count.min(16)..][..16].as_ptr().cast()),
+            _mm_loadu_pd(SCALES[whole].as_ptr()),
+        )
+    };
+    let digits = _mm_and_si128(_mm_shuffle_epi8(text, order), keep);
     // Adjacent digits are joined to pairs, pairs to fours, fours to eights.
-    let pairs = _mm_maddubs_epi16(_mm_and_si128(text, keep), _mm_set1_epi16(0x010A));
+    let pairs = _mm_maddubs_epi16(digits, _mm_set1_epi16(0x010A));
     let fours = _mm_madd_epi16(pairs, _mm_set1_epi32(0x0001_0064));
     let fours = _mm_packus_epi32(fours, fours);
-    let eights = _mm_cvtsi128_si64(_mm_madd_epi16(fours, _mm_set1_epi32(0x0001_2710))) as u64;
-    let sixteen = (eights & 0xFFFF_FFFF) * 100_000_000 + (eights >> 32);
-    sixteen as i64 as f64 * 1e-16
-}
-
-/// The number of the first `count` digits of `text`, 1 to 4; `None` if it has a leading zero.
-#[inline(always)]
-fn integral(text: u32, count: usize) -> Option<f64> {
-    /// The smallest number with this many digits.
-    const LEAST: [u32; 5] = [0, 0, 10, 100, 1000];
-    let digits = (text & 0x0F0F_0F0F) << (32 - 8 * count as u32);
-    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
-    let value = (pairs & 0xFF) * 100 + (pairs >> 16 & 0xFF);
-    (value >= LEAST[count]).then_some(f64::from(value))
+    let eights = _mm_mul_pd(_mm_cvtepi32_pd(_mm_madd_epi16(fours, _mm_set1_epi32(0x0001_2710))), scale);
+    _mm_cvtsd_f64(_mm_add_sd(_mm_unpackhi_pd(eights, eights), eights))
 }

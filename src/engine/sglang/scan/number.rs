@@ -1,6 +1,7 @@
 //! Parses decimal numbers with the rounding of `serde_json` and a cast: to the nearest f64, then to the nearest f32.
 
 use super::{Malformed, lex};
+use crate::json::digits::{eight_digits, short_integer};
 
 /// Powers of ten; exact up to 10^22 and correctly rounded above.
 const POW10: [f64; 41] = [
@@ -37,26 +38,6 @@ pub(super) fn integer(bytes: &[u8], at: usize) -> Result<(u32, usize), Malformed
         Some((value, length)) => Ok((value, at + length)),
         None => long_integer(bytes, at),
     }
-}
-
-/// Parses the integer at `at` if it has 1 to 7 digits and eight bytes are left. Returns it and the number of its digits; `None` if the number
-/// has another format.
-#[inline(always)]
-pub(super) fn short_integer(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
-    const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
-    let text = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
-    let values = text ^ 0x3030_3030_3030_3030;
-    // the high bit of each byte that is not a digit
-    let others = ((values & !HIGH_BITS).wrapping_add(0x7676_7676_7676_7676) | values) & HIGH_BITS;
-    let count = others.trailing_zeros() as usize / 8;
-    if !(1..=7).contains(&count) || count > 1 && values & 0xFF == 0 {
-        return None;
-    }
-    let next = (text >> (8 * count)) as u8;
-    if matches!(next, b'.' | b'e' | b'E') {
-        return None;
-    }
-    Some((joined(values << (64 - 8 * count)) as u32, count))
 }
 
 /// [`integer`] of any length, and its errors.
@@ -182,25 +163,6 @@ fn run(bytes: &[u8], mut at: usize, value: &mut u64) -> usize {
         at += 1;
     }
     at
-}
-
-/// The number of eight digit characters, the first in the lowest byte; `None` if one is not a digit.
-#[inline(always)]
-fn eight_digits(text: u64) -> Option<u64> {
-    const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
-    // The high half of a digit is 3, and remains 3 after adding 6.
-    let carried = text.wrapping_add(0x0606_0606_0606_0606);
-    let digits = text & HIGH == 0x3030_3030_3030_3030 && carried & HIGH == 0x3030_3030_3030_3030;
-    digits.then(|| joined(text & !HIGH))
-}
-
-/// The number whose decimal digits are the bytes of `digits`, the first in the lowest byte.
-#[inline(always)]
-pub(super) fn joined(digits: u64) -> u64 {
-    // Adjacent digits are joined to pairs, pairs to fours, fours to eight, each in the lower lane of the two.
-    let pairs = (digits.wrapping_mul(10).wrapping_add(digits >> 8)) & 0x00FF_00FF_00FF_00FF;
-    let fours = (pairs.wrapping_mul(100).wrapping_add(pairs >> 16)) & 0x0000_FFFF_0000_FFFF;
-    fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xFFFF_FFFF
 }
 
 /// Parses the exponent at `at`, the index after the `e`. Returns it and the index after it. A huge exponent is clamped to a large one.

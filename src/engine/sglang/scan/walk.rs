@@ -1,6 +1,7 @@
 //! Walks the structure of the lists: arrays of rows, rows of triples, arrays of ids. Generic over the readers of numbers.
 
 use super::{Malformed, lex, number};
+use crate::json::digits::short_integer;
 use crate::logprobs::Rows;
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ pub(super) struct TripleNumbers {
 pub(super) trait TripleReader: Copy {
     /// Reads the triple whose `[` is at `at`; `None` if it is not a triple in this format. The caller must check the byte after the id,
     /// which it reads anyway.
-    fn numbers(self, bytes: &[u8], at: usize) -> Option<TripleNumbers>;
+    fn numbers<const IDS: bool>(self, bytes: &[u8], at: usize) -> Option<TripleNumbers>;
 }
 
 /// A fast reader for ids in the usual formats.
@@ -31,7 +32,7 @@ pub(super) struct Portable;
 
 impl TripleReader for Portable {
     #[inline(always)]
-    fn numbers(self, _: &[u8], _: usize) -> Option<TripleNumbers> {
+    fn numbers<const IDS: bool>(self, _: &[u8], _: usize) -> Option<TripleNumbers> {
         None
     }
 }
@@ -39,7 +40,7 @@ impl TripleReader for Portable {
 impl IdReader for Portable {
     #[inline(always)]
     fn run(self, bytes: &[u8], mut at: usize, mut each: impl FnMut(&[u32])) -> usize {
-        while let Some((id, length)) = number::short_integer(bytes, at)
+        while let Some((id, length)) = short_integer(bytes, at)
             && bytes.get(at + length) == Some(&b',')
         {
             each(&[id]);
@@ -214,7 +215,7 @@ fn run<const IDS: bool>(
     mut at: usize,
     mut each: impl FnMut(f32, u32),
 ) -> Result<usize, Malformed> {
-    while let Some(TripleNumbers { logprob, id, end }) = fast.numbers(bytes, at) {
+    while let Some(TripleNumbers { logprob, id, end }) = fast.numbers::<IDS>(bytes, at) {
         if bytes.get(end..).and_then(|rest| rest.first_chunk()) == Some(b",null],[") {
             each(logprob, id);
             at = end + 7;
