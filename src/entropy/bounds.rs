@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::approx::{exp_and_m1_64, floor, ln_1p_64, ln_64, mul_add_64};
 use super::head::{PartSums, Parts, in_range, whole as sum};
+use super::lanes::LANES;
 use super::tail::{Cut, Table, TablePlace};
 use super::{Flags, MASKED};
 
@@ -146,9 +147,26 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(
     bounded: bool,
 ) {
     let table = Table::shared();
-    // Whole groups of lanes: the entries past `rows` are stale but finite.
-    let rows = rows.next_multiple_of(8).min(ROWS);
-    for i in 0..rows {
+    if rows < LANES / 2 {
+        for row in 0..rows {
+            fill::<FMA, STATS>(row..row + 1, table, known, found, bounded);
+        }
+    } else {
+        // Whole vectors: the entries past `rows` are stale but finite.
+        fill::<FMA, STATS>(0..rows.next_multiple_of(LANES).min(ROWS), table, known, found, bounded);
+    }
+}
+
+/// Fills in the entries `rows` of `found`.
+#[inline(always)]
+fn fill<const FMA: bool, const STATS: bool>(
+    rows: Range<usize>,
+    table: &Table,
+    known: &RowSums,
+    found: &mut RowBounds,
+    bounded: bool,
+) {
+    for i in rows.clone() {
         let (l_first, l_last) = (known.first[i], known.last[i]);
         let (first, last) = (f64::from(l_first), f64::from(l_last));
         let (p_first, m1) = exp_and_m1_64::<FMA>(first);
@@ -254,11 +272,11 @@ pub(super) fn find<const FMA: bool, const STATS: bool>(
         found.mass[i] = mass;
         found.x[i] = x;
     }
-    for i in 0..rows {
+    for i in rows.clone() {
         let place = TablePlace { index: found.index[i], position: found.position[i] };
         found.excess[i] = table.excess(found.x[i], place, known.quantile[i]);
     }
-    for i in 0..rows {
+    for i in rows.clone() {
         let last = f64::from(known.last[i]);
         let estimate = (found.truncated[i] + found.mass[i] * (found.excess[i] - last)) as f32;
         let (lower, upper) = (found.lower[i], found.upper[i]);

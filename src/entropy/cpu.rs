@@ -11,6 +11,7 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
+use super::bounds::{self, RowBounds, RowSums};
 use super::kernel::Steps;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{FIRST_LANES, LANES, Lanes};
@@ -142,8 +143,8 @@ impl Steps for Plain<false> {
         scratch.sum::<_, STATS>(self, group);
     }
 
-    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
-        scratch.bound::<false, STATS>(group);
+    fn bound<const STATS: bool>(self, rows: usize, known: &RowSums, found: &mut RowBounds, bounded: bool) {
+        bounds::find::<false, STATS>(rows, known, found, bounded);
     }
 }
 
@@ -152,8 +153,8 @@ impl Steps for Plain<true> {
         scratch.sum::<_, STATS>(self, group);
     }
 
-    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
-        scratch.bound::<true, STATS>(group);
+    fn bound<const STATS: bool>(self, rows: usize, known: &RowSums, found: &mut RowBounds, bounded: bool) {
+        bounds::find::<true, STATS>(rows, known, found, bounded);
     }
 }
 
@@ -164,9 +165,9 @@ impl Steps for X86 {
         unsafe { sum_avx2::<STATS>(scratch, group) }
     }
 
-    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>) {
+    fn bound<const STATS: bool>(self, rows: usize, known: &RowSums, found: &mut RowBounds, bounded: bool) {
         // SAFETY: only `X86::here` constructs `Self`, and its callers have `avx2` and `fma`.
-        unsafe { bound_avx2::<STATS>(scratch, group) }
+        unsafe { bound_avx2::<STATS>(rows, known, found, bounded) }
     }
 }
 
@@ -178,8 +179,8 @@ fn sum_avx2<const STATS: bool>(scratch: &mut Scratch, group: &Group<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi2")]
-fn bound_avx2<const STATS: bool>(scratch: &mut Scratch, group: &Group<'_>) {
-    scratch.bound::<true, STATS>(group);
+fn bound_avx2<const STATS: bool>(rows: usize, known: &RowSums, found: &mut RowBounds, bounded: bool) {
+    bounds::find::<true, STATS>(rows, known, found, bounded);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -5,7 +5,7 @@
 //! functions in `cpu` enable their instruction set only for code inlined into them. The arithmetic is not in closures,
 //! because these would not get the instruction set.
 
-use super::bounds::ROWS;
+use super::bounds::{ROWS, RowBounds, RowSums};
 use super::scratch::{Group, Scratch};
 use super::{TokenStats, TopK};
 
@@ -15,8 +15,8 @@ pub(super) trait Steps: Copy {
     /// Computes the sums of the rows.
     fn sum<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>);
 
-    /// Computes the numbers of the rows from their sums.
-    fn bound<const STATS: bool>(self, scratch: &mut Scratch, group: &Group<'_>);
+    /// Computes the numbers of the first `rows` rows from their sums. `bounded` is true if the vocabulary size is known.
+    fn bound<const STATS: bool>(self, rows: usize, known: &RowSums, found: &mut RowBounds, bounded: bool);
 }
 
 /// Computes the statistics of `batch` and appends them to `out`.
@@ -34,7 +34,8 @@ fn groups<const STATS: bool>(steps: impl Steps, batch: &TopK<'_>, scratch: &mut 
     for ends in batch.rows.ends().chunks(ROWS) {
         let group = Group { values: batch.rows.values(), start, ends, chosen, vocab: batch.vocab };
         steps.sum::<STATS>(scratch, &group);
-        steps.bound::<STATS>(scratch, &group);
+        // two references, because the compiler checks at run time whether two fields of one may overlap
+        steps.bound::<STATS>(ends.len(), &scratch.known, &mut scratch.found, batch.vocab.is_some());
         out.extend((0..ends.len()).map(|slot| scratch.report::<STATS>(slot)));
         start = ends[ends.len() - 1];
         chosen = chosen.get(ends.len()..).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::bounds::{self, ROWS, RowBounds, RowSums};
+use super::bounds::{ROWS, RowBounds, RowSums};
 use super::head::{self, HeadSums, PartSums, whole};
 use super::lanes::Lanes;
 use super::tail::Cut;
@@ -76,13 +76,6 @@ impl Scratch {
             self.take::<M, STATS>(machine, slot, values, start..end, vocab);
             start = end;
         }
-    }
-
-    /// Computes the numbers of a group from its sums.
-    #[inline(always)]
-    pub(super) fn bound<const FMA: bool, const STATS: bool>(&mut self, group: &Group<'_>) {
-        let rows = group.ends.len();
-        bounds::find::<FMA, STATS>(rows, &self.known, &mut self.found, group.vocab.is_some());
     }
 
     /// Adds the row `values[start..end]` at `slot`.
