@@ -1,7 +1,7 @@
 //! A histogram that counts all values of a reply at once.
 //!
 //! The histogram of the prometheus crate searches the bucket of each value and updates atomics per value, which was measured to cost more
-//! than printing the values. This one compares a block of values with each edge and updates the atomics once per reply.
+//! than printing the values. This one compares each value with all edges at once and updates the atomics once per reply.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,37 +24,6 @@ pub struct Tally {
     sum: AtomicU64,
 }
 
-/// Values that are counted at a time.
-const BLOCK: usize = 64;
-
-/// The counts of one batch of values.
-#[derive(Debug, Default)]
-struct BatchCounts {
-    finite: u64,
-    /// By edge: the finite values above it.
-    above: [u64; MOST],
-    sum: f64,
-}
-
-impl BatchCounts {
-    /// Counts a block. Its values that are not finite become NaN, which is above no edge. The loops have no branches, so that they become
-    /// vector instructions.
-    fn add(&mut self, edges: &[f32; MOST], block: &mut [f32]) {
-        let mut finite = 0;
-        for value in &mut *block {
-            let is_finite = value.is_finite();
-            finite += u32::from(is_finite);
-            self.sum += f64::from(if is_finite { *value } else { 0.0 });
-            *value = if is_finite { *value } else { f32::NAN };
-        }
-        self.finite += u64::from(finite);
-        // no finite value is above an unused edge
-        for (count, edge) in self.above.iter_mut().zip(edges).take_while(|(_, edge)| **edge < f32::INFINITY) {
-            *count += u64::from(block.iter().map(|value| u32::from(*value > *edge)).sum::<u32>());
-        }
-    }
-}
-
 impl Tally {
     fn new(edges: &[f64]) -> Self {
         let mut all = [f32::INFINITY; MOST];
@@ -64,26 +33,18 @@ impl Tally {
 
     /// Counts the finite values.
     pub fn observe(&self, values: impl Iterator<Item = f32>) {
-        let mut counts = BatchCounts::default();
-        let mut block = [0.0; BLOCK];
-        let mut filled = 0;
-        for value in values {
-            block[filled] = value;
-            filled += 1;
-            if filled == BLOCK {
-                counts.add(&self.edges, &mut block);
-                filled = 0;
-            }
+        let mut counts = [0_u32; MOST + 1];
+        let mut sum = 0.0;
+        for value in values.filter(|value| value.is_finite()) {
+            // a sum without branches, so that it becomes vector instructions; no finite value is above an unused edge
+            let below = self.edges.iter().map(|edge| u32::from(value > *edge)).sum::<u32>();
+            counts[below as usize] += 1;
+            sum += f64::from(value);
         }
-        counts.add(&self.edges, &mut block[..filled]);
-        let mut above = counts.finite;
-        for (total, next) in self.counts.iter().zip(counts.above.into_iter().chain([0])) {
-            if above > next {
-                total.fetch_add(above - next, Ordering::Relaxed);
-            }
-            above = next;
+        for (total, count) in self.counts.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            total.fetch_add(count.into(), Ordering::Relaxed);
         }
-        let add = |bits: u64| Some((f64::from_bits(bits) + counts.sum).to_bits());
+        let add = |bits: u64| Some((f64::from_bits(bits) + sum).to_bits());
         // the closure always gives a value, so the update always succeeds
         let _ = self.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
