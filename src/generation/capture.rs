@@ -39,8 +39,8 @@ pub struct Capture {
     model: Arc<ModelMetrics>,
     sequences: SmallVec<[Sequence; 1]>,
     content: ExpectedContent,
-    numbers: Numbers,
-    stats: Vec<TokenStats>,
+    /// The memory of the current step. Between steps it is that of the thread, unless it has become large.
+    buffers: Option<Box<Buffers>>,
     entropy_writer: EntropyWriter,
     /// Set for a chat of the engine's own endpoint. Declared before `recorder`, so that dropping it marks the session as incomplete before
     /// the call ends.
@@ -49,10 +49,6 @@ pub struct Capture {
     flight: Option<InFlight>,
     /// `None` where turns are not recorded.
     recorder: Option<Recorder>,
-    /// The published entropies of the current event.
-    values: Vec<f32>,
-    /// The engine's own exact values for the current event, one number per token; NaN where it reported none.
-    exact: Vec<f32>,
     observed: ReplyStats,
     /// When the current event was read.
     now: Instant,
@@ -61,15 +57,19 @@ pub struct Capture {
 /// The memory of a step. A new one would be allocated for each reply, and would not be in the processor's cache.
 #[derive(Debug, Default)]
 struct Buffers {
+    /// The numbers of the current object.
     numbers: Numbers,
+    /// The statistics of its rows.
     stats: Vec<TokenStats>,
+    /// Its published entropies.
     values: Vec<f32>,
+    /// The engine's own exact values for it, one number per token; NaN where it reported none.
     exact: Vec<f32>,
 }
 
 thread_local! {
     /// The memory for the next step on this thread. Each buffer is cleared before it is filled.
-    static BUFFERS: Cell<Buffers> = Cell::default();
+    static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
 }
 
 /// The most tokens and logprobs of a step whose memory is kept: about 1 MB a thread.
@@ -109,16 +109,13 @@ impl Capture {
             model: context.metrics.model(&upstream.model),
             sequences: SmallVec::new(),
             content: ExpectedContent::new(upstream.streaming, plan.items.iter().any(|item| item.logprob)),
-            numbers: Numbers::default(),
-            stats: Vec::new(),
+            buffers: None,
             observed: ReplyStats::default(),
             plan,
             context,
             entropy_writer,
             flight: Some(flight),
             recorder,
-            values: Vec::new(),
-            exact: Vec::new(),
             chat: None,
             now,
         };
@@ -239,22 +236,19 @@ impl Capture {
     /// Begins to read an event.
     pub fn begin_step(&mut self, now: Instant) {
         self.now = now;
-        if self.numbers.chosen.capacity() == 0 {
-            let Buffers { numbers, stats, values, exact } = BUFFERS.take();
-            (self.numbers, self.stats, self.values, self.exact) = (numbers, stats, values, exact);
+        if self.buffers.is_none() {
+            self.buffers = BUFFERS.take();
         }
     }
 
     /// Ends what [`Self::begin_step`] began: adds the time that was spent on parsing, measuring and writing.
     pub fn end_step(&mut self) {
         self.observed.overhead += self.now.elapsed();
-        let numbers = &self.numbers;
-        let tokens = numbers.chosen.capacity().max(numbers.exact.capacity()).max(self.stats.capacity());
+        let Some(Buffers { numbers, stats, .. }) = self.buffers.as_deref() else { return };
+        let tokens = numbers.chosen.capacity().max(numbers.exact.capacity()).max(stats.capacity());
         let logprobs = numbers.rows.capacity().max(numbers.support.capacity());
         if tokens <= KEPT_TOKENS && logprobs <= KEPT_LOGPROBS {
-            let (numbers, stats) = (std::mem::take(&mut self.numbers), std::mem::take(&mut self.stats));
-            let (values, exact) = (std::mem::take(&mut self.values), std::mem::take(&mut self.exact));
-            BUFFERS.set(Buffers { numbers, stats, values, exact });
+            BUFFERS.set(self.buffers.take());
         }
     }
 
@@ -299,14 +293,14 @@ impl Capture {
         reads: EventAccess,
         parsed: &mut ParsedOutputs,
     ) -> Result<(), UnreadableReply> {
-        let mut numbers = std::mem::take(&mut self.numbers);
-        let read = self.decode_chunk(cursor, index, &mut numbers);
+        let mut buffers = self.buffers.take().unwrap_or_default();
+        let read = self.decode_chunk(cursor, index, &mut buffers.numbers);
         let done = read.and_then(|chunk| {
-            self.process_chunk(bytes, &chunk, index.unwrap_or(chunk.index), &mut numbers, &mut parsed.changes)?;
+            self.process_chunk(bytes, &chunk, index.unwrap_or(chunk.index), &mut buffers, &mut parsed.changes)?;
             parsed.add(reads, index, chunk);
             Ok(())
         });
-        self.numbers = numbers;
+        self.buffers = Some(buffers);
         done
     }
 
@@ -336,7 +330,7 @@ impl Capture {
         bytes: &Bytes,
         chunk: &Chunk,
         index: usize,
-        numbers: &mut Numbers,
+        buffers: &mut Buffers,
         splice: &mut Splice,
     ) -> Result<(), UnreadableReply> {
         let Some(meta) = &chunk.meta else { return Ok(()) };
@@ -366,7 +360,7 @@ impl Capture {
         let mut edit = Edit::new(bytes, meta);
         let mut cuts = Splice::default();
         Product::trim(&self.plan, &item, bytes, meta, &mut edit, &mut cuts)?;
-        let step = self.measure(bytes, chunk, index, &item, numbers);
+        let step = self.measure(bytes, chunk, index, &item, buffers);
         let wanted = self.plan.entropy_request.wanted;
         let info = (wanted && chunk.finish.is_some()).then(|| self.info(&item, index));
         if let Some(recorder) = &mut self.recorder {
@@ -377,9 +371,9 @@ impl Capture {
                 index,
                 item: &item,
                 n: self.plan.n,
-                numbers,
+                numbers: &buffers.numbers,
                 step,
-                entropy: &self.values,
+                entropy: &buffers.values,
                 measured: info.map(|info| info.measured()),
                 details: details.unwrap_or_default(),
                 edit: &edit,

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::Capture;
-use crate::engine::events::{Chunk, Numbers};
+use super::{Buffers, Capture};
+use crate::engine::events::Chunk;
 use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
 use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
@@ -21,8 +21,9 @@ impl Capture {
         chunk: &Chunk,
         index: usize,
         item: &ItemPlan,
-        numbers: &mut Numbers,
+        buffers: &mut Buffers,
     ) -> EventStep {
+        let numbers = &mut buffers.numbers;
         let sequence = &mut self.sequences[index];
         let step = sequence.step(bytes, chunk, numbers.chosen.len(), numbers.rows.len(), &mut self.content);
         if self.plan.stream && step.content == ListContent::Full {
@@ -32,72 +33,73 @@ impl Capture {
             self.context.metrics.anomalies.with_label_values(&[anomaly.name()]).inc();
         }
         self.model.output_tokens().inc_by(step.new as u64);
-        self.values.clear();
+        buffers.values.clear();
         if !self.plan.entropy_request.wanted {
             return step;
         }
-        self.stats.clear();
+        buffers.stats.clear();
         // one row per token, in token order; a token without a row has no numbers
         numbers.rows.align(step.row_from, step.new);
         let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.entropy_request.stats };
-        self.context.backend.top_k(&batch, &mut self.stats);
-        self.stats.truncate(step.new);
+        self.context.backend.top_k(&batch, &mut buffers.stats);
+        buffers.stats.truncate(step.new);
         if let Some(exact) = item.exact {
-            self.read_exact(bytes, chunk, index, exact, numbers, step);
+            self.read_exact(bytes, chunk, index, exact, buffers, step);
         }
         match item.exact {
-            None => self.choose_by_rows(index, numbers),
-            Some(exact) => self.choose_exact(index, exact, numbers),
+            None => self.choose_by_rows(index, buffers),
+            Some(exact) => self.choose_exact(index, exact, buffers),
         }
         let sequence = &mut self.sequences[index];
-        for (stats, value) in self.stats.iter().zip(&self.values) {
+        for (stats, value) in buffers.stats.iter().zip(&buffers.values) {
             sequence.inconsistent |= value.is_nan() && stats.flags.contains(Flags::INCONSISTENT);
             sequence.count(*value);
         }
         sequence.lists.begin_event();
-        sequence.lists.push(&self.stats, &self.plan.entropy_request, &self.values);
+        sequence.lists.push(&buffers.stats, &self.plan.entropy_request, &buffers.values);
         let new = step.chosen_from..step.chosen_from + step.new;
         // the store keeps the ids of sequences that run
         let runs = chunk.chosen.is_some() && chunk.finish.is_none();
-        let ids = numbers.ids.get(new).filter(|_| runs).unwrap_or_default();
-        self.entropy_writer.append(index, self.values.iter().copied(), ids);
+        let ids = buffers.numbers.ids.get(new).filter(|_| runs).unwrap_or_default();
+        self.entropy_writer.append(index, buffers.values.iter().copied(), ids);
         let estimator = self.estimator(item, index);
-        self.context.observe(&self.model, estimator, item, &self.stats, &self.values);
+        self.context.observe(&self.model, estimator, item, &buffers.stats, &buffers.values);
         step
     }
 
     /// Fills `values` from the statistics of the rows.
-    fn choose_by_rows(&mut self, index: usize, numbers: &Numbers) {
+    fn choose_by_rows(&mut self, index: usize, buffers: &mut Buffers) {
+        let Buffers { numbers, stats, values, .. } = buffers;
         let by_rows = self.by_rows();
         let sequence = &mut self.sequences[index];
         let vocab = self.vocab.map_or(usize::MAX, |vocab| vocab as usize);
         let (mut start, mut least) = (0, usize::MAX);
-        for &end in numbers.rows.ends().iter().take(self.stats.len()) {
+        for &end in numbers.rows.ends().iter().take(stats.len()) {
             sequence.width = sequence.width.max(end - start);
             least = least.min(end - start);
             start = end;
         }
-        sequence.exact &= least >= vocab && self.stats.iter().all(|stats| stats.flags.is_measured());
-        let values = &mut self.values;
+        sequence.exact &= least >= vocab && stats.iter().all(|stats| stats.flags.is_measured());
         match by_rows {
             // the usual one, in a loop without other cases
-            Estimator::Estimate => values.extend(self.stats.iter().map(|stats| stats.estimate)),
-            other => values.extend(self.stats.iter().map(|stats| other.value(stats))),
+            Estimator::Estimate => values.extend(stats.iter().map(|stats| stats.estimate)),
+            other => values.extend(stats.iter().map(|stats| other.value(stats))),
         }
     }
 
     /// Fills `values` from the engine's exact values, and from the rows where the plugin reported none.
-    fn choose_exact(&mut self, index: usize, exact: ExactSource, numbers: &Numbers) {
+    fn choose_exact(&mut self, index: usize, exact: ExactSource, buffers: &mut Buffers) {
+        let Buffers { numbers, stats, values, exact: reported } = buffers;
         let by_rows = self.by_rows();
         // the largest entropy of any distribution, plus float32 error; a larger value is not an entropy
         let most = self.vocab.map_or(f32::MAX, |vocab| (vocab as f32).ln() + 1e-3);
         let sequence = &mut self.sequences[index];
-        for (at, stats) in self.stats.iter_mut().enumerate() {
+        for (at, stats) in stats.iter_mut().enumerate() {
             let width = numbers.rows.row(at).len();
             sequence.width = sequence.width.max(width);
-            let exact_value = self.exact.get(at).copied().filter(|value| (0.0..=most).contains(value));
-            self.values.push(match (exact, exact_value) {
+            let exact_value = reported.get(at).copied().filter(|value| (0.0..=most).contains(value));
+            values.push(match (exact, exact_value) {
                 (ExactSource::Support, value) => value.unwrap_or(f32::NAN),
                 (ExactSource::Plugin, Some(value)) => {
                     // an exact value has no interval
@@ -121,9 +123,10 @@ impl Capture {
         chunk: &Chunk,
         index: usize,
         exact: ExactSource,
-        numbers: &mut Numbers,
+        buffers: &mut Buffers,
         step: EventStep,
     ) {
+        let numbers = &mut buffers.numbers;
         let listed = if chunk.chosen.is_some() { numbers.chosen.len() } else { chunk.count_ids(bytes) };
         let values = match exact {
             ExactSource::Plugin => chunk.exact.is_some().then_some(&numbers.exact[..]),
@@ -138,7 +141,7 @@ impl Capture {
                 chunk.has_support.then_some(fitting)
             }
         };
-        self.sequences[index].take_exact(values, listed, &step, &mut self.exact);
+        self.sequences[index].take_exact(values, listed, &step, &mut buffers.exact);
     }
 
     /// The estimator for tokens without an exact value: the requested one, or its substitute if the vocabulary size is unknown.

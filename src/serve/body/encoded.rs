@@ -140,7 +140,8 @@ impl EncodedBody {
                                 continue;
                             }
                             if !self.first.is_empty() {
-                                self.out.reserve(FRAME);
+                                // with room for an event more, because the last one may begin just below the limit
+                                self.out.reserve(FRAME + self.first.len());
                                 self.out.extend_from_slice(&std::mem::take(&mut self.first));
                             }
                             // an event may have no encoding, such as a part of a tool call
