@@ -177,7 +177,6 @@ kernels: ## the kernels under sanitizers, mutation tests, and register use on si
 test-gpu: ## the device tests on a GPU
 	cargo test --release --test integration -- --ignored device:: --test-threads 1
 	cargo test --release --lib -- --ignored --exact logits::cuda::tests::submitted_jobs_are_answered_before_the_device_is_dropped
-	TOKENTAP_ENTROPY_BACKEND=cuda cargo test --release --test integration -- recordings:: truth::shapes:: --test-threads 2
 
 bench-gpu: ## bytes read per second, rows from pinned memory, latency and crossover, on a GPU (some minutes, 3 GB there and here)
 	cargo bench --bench device

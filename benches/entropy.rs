@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use tokentap::entropy::{Backend, Cpu, TopK};
+use tokentap::entropy::{Cpu, TopK};
 use tokentap::logprobs::Rows;
 
 const VOCAB: u32 = 151_936;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use normal::normal;
-use tokentap::entropy::{Backend, Cpu, Dtype, Logits};
+use tokentap::entropy::{Cpu, Dtype, Logits};
 
 const VOCAB: usize = 151_936;
 

@@ -1,6 +1,6 @@
 // Entropy of whole rows of logits.
 //
-// Compiled between load.cu and top_k.cu, as one program. The host mirrors the structs and finishes the rows in float64.
+// Compiled after load.cu, as one program. The host mirrors the structs and finishes the rows in float64.
 #if defined(__CUDACC__)
 DEVICE float exp2_flushed(float x) {
   float y;

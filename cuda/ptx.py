@@ -17,7 +17,7 @@ VERSION = "12.0.140"
 ARCHITECTURE = "compute_80"
 HERE = pathlib.Path(__file__).resolve().parent
 # Each PTX file, and the sources that are concatenated for it.
-PROGRAMS = {"entropy.ptx": ("load.cu", "entropy.cu", "top_k.cu"), "read.ptx": ("load.cu", "read.cu")}
+PROGRAMS = {"entropy.ptx": ("load.cu", "entropy.cu"), "read.ptx": ("load.cu", "read.cu")}
 
 
 def installed() -> pathlib.Path:

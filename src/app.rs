@@ -20,8 +20,7 @@ use tokio::sync::watch;
 use crate::api::{Api, Apis};
 use crate::archive::Storage;
 use crate::config::Config;
-use crate::entropy::Backend;
-use crate::logits::slices::Slices;
+use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 use crate::serve::connection::{Phase, serve};
 use crate::serve::proxy::Proxy;
@@ -54,29 +53,11 @@ impl App {
     /// # Errors
     /// A line for the user.
     pub async fn bind(config: Config, phase: watch::Receiver<Phase>) -> Result<Self, String> {
-        Self::build(config, phase, None)
-    }
-
-    /// Like [`bind`](Self::bind), but measures with the given backend.
-    ///
-    /// # Errors
-    /// A line for the user.
-    pub async fn bind_with(
-        config: Config,
-        phase: watch::Receiver<Phase>,
-        backend: Arc<dyn Backend>,
-    ) -> Result<Self, String> {
-        Self::build(config, phase, Some(backend))
-    }
-
-    /// Must be called in a runtime.
-    fn build(config: Config, phase: watch::Receiver<Phase>, backend: Option<Arc<dyn Backend>>) -> Result<Self, String> {
-        let name = backend.as_ref().map_or_else(|| Slices::backend_name(&config.slices), |backend| backend.name());
-        let metrics = Arc::new(Metrics::new(name));
+        let metrics = Arc::new(Metrics::new(Cpu::new().name()));
         let ports = Ports::bind(&config, &metrics)?;
         let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
         let archive = archive.map_err(|error| format!("--archive: {error}"))?;
-        let Built { proxy, engine, directory } = build::build(config, phase, backend, metrics)?;
+        let Built { proxy, engine, directory } = build::build(config, phase, metrics)?;
         Ok(Self { ports, apis: apis::apis(&proxy), proxy, engine, directory, archive, renderer: None })
     }
 

@@ -12,7 +12,7 @@
 //! of tail tokens, each of which has at most `p_k`.
 
 mod approx;
-pub(crate) mod bounds;
+mod bounds;
 mod cpu;
 mod estimator;
 mod flags;
@@ -82,31 +82,7 @@ pub struct TokenStats {
     pub flags: Flags,
 }
 
-/// A device that computes [`TokenStats`] and [`RowStats`].
-pub trait Backend: Send + Sync + std::fmt::Debug {
-    /// A short name for logs and metrics, such as `cpu/avx2`.
-    fn name(&self) -> &'static str;
-
-    /// Appends exactly one entry per row of the batch to `out`, in row order. Never panics for any
-    /// values: numbers that cannot be measured are NaN and flagged.
-    fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>);
-
-    /// Appends exactly one entry per whole row of `logits` to `out`, in row order. Never panics for any
-    /// values: numbers that cannot be measured are NaN and flagged.
-    fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>);
-}
-
 impl TokenStats {
-    /// Removes interval and estimate if no distribution has this row as its top-k: they are valid for consistent rows only.
-    #[cfg(feature = "cuda")]
-    #[inline(always)]
-    pub(crate) fn checked(self) -> TokenStats {
-        if self.flags.contains(Flags::INCONSISTENT) {
-            return TokenStats { lower: f32::NAN, upper: f32::NAN, estimate: f32::NAN, ..self };
-        }
-        self
-    }
-
     /// Statistics without values, only with flags.
     pub(crate) fn unmeasured(flags: Flags) -> TokenStats {
         TokenStats {

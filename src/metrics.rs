@@ -65,7 +65,7 @@ metrics! {
         pub archive: ArchiveMetrics = ArchiveMetrics::declare(d),
     }
 
-    /// Version and configured entropy backend; the value is 1.
+    /// Version, and the backend of top-k rows; the value is 1.
     build: gauges "build_info" [version, entropy_backend];
     /// Requests answered, on both ports.
     requests: counters "http_requests_total" [endpoint, method, status_code];
@@ -212,25 +212,25 @@ metrics! {
 }
 
 metrics! {
-    /// Rows of logits, and the device that measures them. A `backend` is `cpu/…` or `cuda`; a `work` is `rows` or `top_k`.
+    /// Rows of logits, and the device that measures them. A `backend` is `cpu/…` or `cuda`.
     SliceMetrics;
 
     /// Rows measured on other threads than those for I/O.
-    rows: counters "slice_rows_total" [backend, work];
+    rows: counters "slice_rows_total" [backend];
     /// Rows measured together.
-    batch: histograms "slice_batch_rows" [backend, work] ROWS_BUCKETS;
+    batch: histograms "slice_batch_rows" [backend] ROWS_BUCKETS;
     /// Time that rows waited in the queue.
-    wait: histograms "slice_wait_seconds" [backend, work] OVERHEAD_BUCKETS;
+    wait: histograms "slice_wait_seconds" [backend] OVERHEAD_BUCKETS;
     /// Time of the computation, with copies to and from a device.
-    compute: histograms "slice_compute_seconds" [backend, work] OVERHEAD_BUCKETS;
+    compute: histograms "slice_compute_seconds" [backend] OVERHEAD_BUCKETS;
     /// Rows that the CPU measured instead of the device.
     fallbacks: counters "slice_fallbacks_total" [reason];
     /// Errors of the CUDA driver.
     device_errors: counters "cuda_errors_total" [code];
-    /// 1 for the backend in use.
-    backend: gauges "entropy_backend" [work, backend];
-    /// Number of rows from which the device is faster, measured at start.
-    crossover: gauges "cuda_crossover_rows" [work];
+    /// 1 for each backend in use.
+    backend: gauges "entropy_backend" [backend];
+    /// Number of rows from which the device is faster, measured at start; 0 if there is no device, or it never is.
+    crossover: gauge "cuda_crossover_rows";
 }
 
 metrics! {
@@ -262,7 +262,7 @@ metrics! {
 }
 
 impl Metrics {
-    /// Creates metrics in a new registry. `backend` is the name of the configured entropy backend.
+    /// Creates metrics in a new registry. `backend` is the name of the backend of top-k rows.
     #[must_use]
     pub fn new(backend: &str) -> Self {
         let metrics = Self::declare(&Declare::default());

@@ -10,7 +10,6 @@ use crate::chat::model::Chats;
 use crate::config::Config;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
-use crate::entropy::Backend;
 use crate::generation::context::GenerationContext;
 use crate::generation::entropy_store::{EntropyStore, EntropyStoreLimits};
 use crate::generation::generator::Generator;
@@ -45,17 +44,11 @@ pub(super) struct Built {
 ///
 /// # Errors
 /// A line for the user.
-pub(super) fn build(
-    config: Config,
-    phase: watch::Receiver<Phase>,
-    backend: Option<Arc<dyn Backend>>,
-    metrics: Arc<Metrics>,
-) -> Result<Built, String> {
+pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<Metrics>) -> Result<Built, String> {
     let client = settings::client(&config)?;
     let engines = Engines::try_new(client.clone(), &config.engine)?;
     let slices = Slices::start(&config.slices, &metrics);
     let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
-    let backend = backend.unwrap_or_else(|| slices.backend());
     let (capabilities, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
     let (chats, chats_known) = watch::channel(Arc::new(Chats::unknown()));
     let (ready, is_ready) = watch::channel(false);
@@ -68,7 +61,6 @@ pub(super) fn build(
     let context = GenerationContext::new(
         settings::generation(&config),
         engines.clone(),
-        backend,
         EntropyStore::new(store_limits(&config)),
         Arc::clone(&metrics),
         budget.clone(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::cli::progress::Progress;
 use crate::config::EntropyArgs;
-use crate::entropy::RowStats;
+use crate::entropy::{Cpu, RowStats};
 use crate::logits::safetensors::Body;
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
@@ -24,7 +24,7 @@ const MAX_PENDING_PARTS: usize = 4;
 /// A line for the user.
 pub async fn run(args: EntropyArgs) -> Result<(), String> {
     let (mut file, length) = open(&args.file)?;
-    let metrics = Arc::new(Metrics::new(Slices::backend_name(&args.slices)));
+    let metrics = Arc::new(Metrics::new(Cpu::new().name()));
     let slices = Slices::start(&args.slices, &metrics);
     let slices = Arc::new(slices.map_err(|error| format!("threads for rows of logits: {error}"))?);
     slices.wait_opened().await;

@@ -58,7 +58,7 @@ fn log_start(app: &App) -> Result<(), String> {
         %control,
         upstream = %config.upstream,
         top_logprobs = config.entropy.top_logprobs,
-        backend = app.proxy().generator.context.backend.name(),
+        backend = app.proxy().generator.context.cpu.name(),
         "tokentap listens"
     );
     if !config.control_listen.ip().is_loopback() && config.keys.control_token().is_none() {

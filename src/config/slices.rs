@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-/// `--entropy-backend`: what computes entropies.
+/// `--entropy-backend`: what measures slices of whole rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntropyBackend {
     /// The CPU.
     Cpu,
-    /// A CUDA device, for whole rows that it measures faster; otherwise the CPU.
+    /// A CUDA device, for slices that it measures faster; otherwise the CPU.
     Auto(CudaDevice),
-    /// A CUDA device, also for top-k; the CPU if it fails.
+    /// A CUDA device, for all slices; the CPU if it fails.
     Cuda(CudaDevice),
 }
 
@@ -68,7 +68,7 @@ impl FromStr for EntropyBackend {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Rows of logits")]
 pub struct SliceConfig {
-    /// Backend: cpu, auto:DEVICE (CUDA for whole rows that it measures faster), cuda:DEVICE (also for top-k); a device is an index or a UUID, by default 0
+    /// Backend: cpu, auto:DEVICE (CUDA for slices of logits that it measures faster), cuda:DEVICE (for all slices of logits); a device is an index or a UUID, by default 0
     #[arg(long, env = "TOKENTAP_ENTROPY_BACKEND", value_name = "BACKEND", default_value = "cpu")]
     pub entropy_backend: EntropyBackend,
     /// The most bytes for rows on the device, and as many pinned on the host.

@@ -21,7 +21,7 @@ use super::rows::format::Half;
 use super::rows::kernel::Machine;
 use super::rows::kernel::Plain;
 use super::scratch::{Group, Scratch};
-use super::{Backend, Logits, RowStats, TokenStats, TopK, kernel, rows, tail};
+use super::{Logits, RowStats, TokenStats, TopK, kernel, rows, tail};
 
 thread_local! {
     static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch::new()));
@@ -68,8 +68,9 @@ impl Default for Cpu {
     }
 }
 
-impl Backend for Cpu {
-    fn name(&self) -> &'static str {
+impl Cpu {
+    /// A short name for logs and metrics, such as `cpu/avx2`.
+    pub fn name(&self) -> &'static str {
         match self.lanes {
             InstructionSet::Portable => "cpu/portable",
             #[cfg(target_arch = "x86_64")]
@@ -81,7 +82,9 @@ impl Backend for Cpu {
         }
     }
 
-    fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) {
+    /// Appends exactly one entry per row of the batch to `out`, in row order. Never panics for any
+    /// values: numbers that cannot be measured are NaN and flagged.
+    pub fn top_k(&self, batch: &TopK<'_>, out: &mut Vec<TokenStats>) {
         // Borrowed here and not inside: a closure would not get the instruction set of the functions below.
         SCRATCH.with_borrow_mut(|scratch| match self.lanes {
             InstructionSet::Portable => kernel::run(Plain::<false>, batch, scratch, out),
@@ -96,7 +99,9 @@ impl Backend for Cpu {
         });
     }
 
-    fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
+    /// Appends exactly one entry per whole row of `logits` to `out`, in row order. Never panics for any
+    /// values: numbers that cannot be measured are NaN and flagged.
+    pub fn rows(&self, logits: &Logits<'_>, out: &mut Vec<RowStats>) {
         match self.lanes {
             InstructionSet::Portable => rows::kernel::run(Plain::<false>, logits, out),
             #[cfg(target_arch = "x86_64")]

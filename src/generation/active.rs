@@ -166,3 +166,60 @@ async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>)
         tracing::warn!(rid, %problem, "an engine did not accept an abort");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::engine::capabilities::Capabilities;
+    use crate::engine::engines::Engines;
+    use crate::engine::plan::{EntropyRequest, Plan, PlanLimits};
+    use crate::engine::transport::client::{Client, ClientSettings};
+    use crate::generation::entropy_store::{EntropyStore, EntropyStoreLimits};
+    use crate::generation::settings::{EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+    use crate::metrics::Metrics;
+
+    fn context() -> GenerationContext {
+        let limits =
+            PlanLimits { max_top_logprobs: 20, cumulative_stream_tokens: 512, reply_bytes: 1, max_reply_bytes: 1 };
+        let settings = GenerationSettings {
+            entropy: EntropySettings { mode: EntropyMode::On, top_logprobs: 20, limits },
+            is_strict: false,
+            is_guarded: true,
+            records: false,
+            session: SessionLimits { turns: 1, branches: 1 },
+            session_idle: Duration::ZERO,
+            ledger_timeout: None,
+            is_ledger_strict: false,
+        };
+        let client = ClientSettings {
+            api_key: None,
+            admin_key: None,
+            connect_timeout: Duration::ZERO,
+            pool_idle_timeout: Duration::ZERO,
+            breaker_failures: 0,
+        };
+        let engines = Engines::try_new(Client::try_new("http://127.0.0.1:1", client).unwrap(), &[]).unwrap();
+        let store = EntropyStore::new(EntropyStoreLimits { ttl: Duration::ZERO, entries: 0, bytes: 0 });
+        GenerationContext::new(settings, engines, store, Arc::new(Metrics::new("cpu")), Budget::new(0))
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_step_is_caught_and_counted() {
+        let (context, upstream) = (Arc::new(context()), Capabilities::unknown(None));
+        let plan = Plan::for_engine_chat(upstream.traits().product, Bytes::new(), 1, None);
+        let plan = Plan { entropy_request: EntropyRequest { wanted: true, ..EntropyRequest::NONE }, ..plan };
+        let flight = context.flights.start(std::iter::empty());
+        let capture = Capture::new(plan, flight, None, Arc::clone(&context), &upstream, Instant::now());
+        let mut active = ActiveGeneration::new(capture, None);
+        for panics in 1..=2 {
+            let stepped: Option<()> = active.guarded(|_| panic!("a bug in a step (this test causes it)"));
+            assert_eq!(stepped, None, "the reply is forwarded unchanged");
+            assert_eq!(context.metrics.panics.get(), panics);
+            assert_eq!(context.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).get(), panics);
+        }
+        assert_eq!(active.guarded(|_| Ok(7)), Some(7), "later steps are not affected");
+    }
+}

@@ -12,7 +12,7 @@ use super::settings::GenerationSettings;
 use crate::budget::Budget;
 use crate::engine::engines::Engines;
 use crate::engine::plan::ItemPlan;
-use crate::entropy::{Backend, Estimator, Flags, TokenStats};
+use crate::entropy::{Cpu, Estimator, Flags, TokenStats};
 use crate::metrics::{Metrics, ModelMetrics};
 
 /// State that the running generations share.
@@ -23,7 +23,7 @@ pub struct GenerationContext {
     /// The engines, for aborts and for the ids of text prompts.
     pub engines: Engines,
     /// Computes entropies.
-    pub backend: Arc<dyn Backend>,
+    pub cpu: Cpu,
     /// Entropies by request id, readable while a request runs.
     pub entropies: EntropyStore,
     /// All metrics.
@@ -48,7 +48,6 @@ impl GenerationContext {
     pub fn new(
         settings: GenerationSettings,
         engines: Engines,
-        backend: Arc<dyn Backend>,
         entropies: EntropyStore,
         metrics: Arc<Metrics>,
         budget: Budget,
@@ -59,7 +58,7 @@ impl GenerationContext {
         Self {
             settings,
             engines,
-            backend,
+            cpu: Cpu::new(),
             entropies,
             metrics,
             budget,

@@ -9,7 +9,6 @@
 )]
 
 mod abi;
-mod backend;
 mod bare;
 mod batch;
 mod calibration;
@@ -18,6 +17,7 @@ mod health;
 mod kernels;
 mod lane;
 mod memory;
+mod rows;
 mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,12 +25,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use cudarc::driver::CudaContext;
 
 pub use bare::{BenchDevice, ResidentRows};
-use batch::{Collector, JobSender};
+use batch::Collector;
 pub(super) use calibration::WIDTH;
-pub use calibration::{Crossover, calibrate};
+pub use calibration::calibrate;
 use driver::guarded;
 pub use driver::{DeviceInfo, Unavailable, find};
 pub(super) use health::DRIVER_TIMEOUT;
@@ -43,7 +44,7 @@ use worker::Worker;
 
 use super::slices::{SLOT_BYTES, SlotJob, SlotPool};
 use crate::config::CudaDevice;
-use crate::entropy::{Backend, Cpu};
+use crate::entropy::Cpu;
 use crate::metrics::Metrics;
 
 /// Selects the device, and bounds its memory and latency.
@@ -61,7 +62,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Cuda {
     info: DeviceInfo,
-    jobs: Option<JobSender>,
+    jobs: Option<Sender<SlotJob>>,
     thread: Option<JoinHandle<()>>,
     slot_pool: Arc<SlotPool>,
     health: Arc<Health>,
@@ -137,11 +138,8 @@ impl Cuda {
 
     /// Submits rows in one of the device's slots; returns them if the worker has stopped.
     pub(super) fn submit(&self, entry: SlotJob) -> Option<SlotJob> {
-        self.jobs().submit(entry)
-    }
-
-    fn jobs(&self) -> &JobSender {
-        self.jobs.as_ref().expect("it is taken only in drop")
+        let jobs = self.jobs.as_ref().expect("it is taken only in drop");
+        jobs.send(entry).err().map(|error| error.0)
     }
 }
 
@@ -166,14 +164,6 @@ fn acquire(
     let slot = |_| Pinned::try_new(&device).map_err(Unavailable::of("an allocation"));
     let memory = (0..slots).map(slot).collect::<Result<_, _>>()?;
     Ok((kernels, lanes, memory))
-}
-
-/// Records in the metrics which backend measures whole rows and top-k rows. The CPU always measures small slices of whole rows.
-pub(super) fn record_backends(metrics: &Metrics, cpu: &Cpu, rows: bool, top_k: bool) {
-    for (work, device) in [("rows", rows), ("top_k", top_k)] {
-        metrics.slices.backend.with_label_values(&[work, NAME]).set(device.into());
-        metrics.slices.backend.with_label_values(&[work, cpu.name()]).set((!device || work == "rows").into());
-    }
 }
 
 impl Drop for Cuda {

@@ -14,13 +14,13 @@ mod slot;
 use std::sync::Arc;
 
 use crate::config::SliceConfig;
-use crate::entropy::{Backend, Cpu};
+use crate::entropy::Cpu;
 #[cfg(feature = "cuda")]
 use crate::logits::cuda::{Cuda, DRIVER_TIMEOUT};
 use crate::metrics::Metrics;
 
 #[cfg(feature = "cuda")]
-use device::{Device, DeviceBackend, DeviceShare};
+use device::Device;
 pub use intake::Intake;
 use intake::PendingRows;
 pub use job::MeasureError;
@@ -65,9 +65,7 @@ impl Slices {
     /// If a thread cannot be started.
     pub fn start(config: &SliceConfig, metrics: &Arc<Metrics>) -> std::io::Result<Self> {
         let (cpu, threads) = (Cpu::new(), config.threads());
-        for work in ["rows", "top_k"] {
-            metrics.slices.backend.with_label_values(&[work, cpu.name()]).set(1);
-        }
+        metrics.slices.backend.with_label_values(&[cpu.name()]).set(1);
         #[cfg(not(feature = "cuda"))]
         if config.entropy_backend != crate::config::EntropyBackend::Cpu {
             tracing::warn!("tokentap was built without CUDA; rows are measured on the CPU");
@@ -96,31 +94,6 @@ impl Slices {
         if let Some(device) = &self.device {
             device.close().await;
         }
-    }
-
-    /// The name of the backend that [`Slices::backend`] will return.
-    #[must_use]
-    pub fn backend_name(config: &SliceConfig) -> &'static str {
-        #[cfg(feature = "cuda")]
-        if device::wanted(config).is_some_and(|(_, share)| share == DeviceShare::All) {
-            return crate::logits::cuda::NAME;
-        }
-        let _ = config;
-        Cpu::new().name()
-    }
-
-    /// The backend for top-k rows.
-    #[must_use]
-    pub fn backend(&self) -> Arc<dyn Backend> {
-        #[cfg(feature = "cuda")]
-        if let Some(device) = self.device.as_ref().filter(|device| device.share() == DeviceShare::All) {
-            return Arc::new(DeviceBackend {
-                device: device.clone(),
-                cpu: Cpu::new(),
-                metrics: Arc::clone(&self.metrics),
-            });
-        }
-        Arc::new(Cpu::new())
     }
 
     /// The pool that these rows take their slots from.

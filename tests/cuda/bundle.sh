@@ -50,7 +50,6 @@ case ${1:-} in
 test)
     "$here/integration" --ignored device:: --test-threads 1
     "$here/lib" --ignored --exact logits::cuda::tests::submitted_jobs_are_answered_before_the_device_is_dropped
-    TOKENTAP_ENTROPY_BACKEND=cuda "$here/integration" recordings:: truth::shapes:: --test-threads 2
     ;;
 bench) shift && "$here/device" "$@" ;;
 *) echo "usage: $0 test | bench [ROWS...]" >&2 && exit 2 ;;

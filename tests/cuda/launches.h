@@ -9,7 +9,6 @@
 namespace kernels {
 #include "load.cu"
 #include "entropy.cu"
-#include "top_k.cu"
 #include "read.cu"
 }  // namespace kernels
 
@@ -92,27 +91,6 @@ template <std::uint64_t SIZE, auto RUN> int split(const std::string& name, const
   return SUCCESS;
 }
 
-inline int top_k(const std::string& name, const Launch& launch) {
-  const auto count = launch.argument<int>(2);
-  const std::uint64_t rows = launch.argument<std::uint64_t>(1), values = launch.argument<std::uint64_t>(0);
-  if (count < 0) return Device::get().fail(INVALID_VALUE, name + ": fewer rows than none");
-  Addresses addresses(name);
-  if (addresses.hold("rows", rows, count, sizeof(kernels::TopKIn), 4)) {
-    for (int i = 0; i < count; i++) {
-      const kernels::TopKIn& row = ((const kernels::TopKIn*)rows)[i];
-      if (!addresses.hold("row " + std::to_string(i), values + 4ull * row.start, row.k, 4, 4)) break;
-    }
-  }
-  addresses.hold("out", launch.argument<std::uint64_t>(3), count, sizeof(kernels::TopKOut), 4);
-  if (addresses.code() != SUCCESS) return addresses.code();
-  launch.run([&] {
-    kernels::entropy_top_k(launch.argument<const float*>(0), launch.argument<const kernels::TopKIn*>(1), count,
-                           launch.argument<kernels::TopKOut*>(3));
-  });
-  if (Device::get().is_wrong(name) && count) launch.argument<kernels::TopKOut*>(3)->lower += 0.01f;
-  return SUCCESS;
-}
-
 inline int read(const std::string& name, const Launch& launch) {
   const auto count = launch.argument<unsigned long long>(1);
   Addresses addresses(name);
@@ -136,7 +114,6 @@ constexpr Kernel KERNELS[] = {
     {"entropy_split_bf16", kernels::ROW_THREADS, split<2, kernels::entropy_split_bf16>},
     {"entropy_split_f16", kernels::ROW_THREADS, split<2, kernels::entropy_split_f16>},
     {"entropy_split_f32", kernels::ROW_THREADS, split<4, kernels::entropy_split_f32>},
-    {"entropy_top_k", kernels::TOP_K_THREADS, top_k},
     {"read_sum", kernels::READ_THREADS, read},
 };
 

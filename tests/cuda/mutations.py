@@ -55,24 +55,6 @@ MUTATIONS = (
         "float c = LOG2_E;\n    Sums",
     ),
     ("words not read", "read.cu", "for (; i < count; i += stride)", "for (; i + 1 < count; i += stride)"),
-    ("ties counted once", "top_k.cu", "head.z + (double)(head.ties - 1)", "head.z"),
-    ("masked values summed", "top_k.cu", "if (l <= MASKED) continue;", ""),
-    (
-        "a value after the row",
-        "top_k.cu",
-        "i < k; i += 32) {\n    float l = values[i];\n    if (!(l",
-        "i <= k; i += 32) {\n    float l = values[i];\n    if (!(l",
-    ),
-    ("a rank off by one", "top_k.cu", "seen.above + 1", "seen.above"),
-    ("a sampled token left in the tail", "top_k.cu", "moved ? 1.0 : 0.0", "0.0"),
-    ("bf16 without its error bar", "top_k.cu", "(bf16 ? BF16_ERROR : 0.0) * truncated", "0.0"),
-    ("an unknown vocabulary that is known", "top_k.cu", "} else if (!row.vocab) {", "} else if (false) {"),
-    ("a lower bound past its turn", "top_k.cu", "if (remainder > ONE_BY_E) {", "if (false) {"),
-    ("an upper bound past its peak", "top_k.cu", "double mass = tail.n * ONE_BY_E;", "double mass = tail.n;"),
-    ("a wrong series", "top_k.cu", "return 1.0 + x * (t", "return 0.5 + x * (t"),
-    ("a log-normal tail cut short", "top_k.cu", "step < 60", "step < 1"),
-    ("a near-certain tail rounded", "top_k.cu", "-expm1(held(first)) - z * p_first", "1.0 - (1.0 + z) * p_first"),
-    ("the second value of a row without ties", "top_k.cu", "if (l > a.second) a.second = l;", ""),
 )
 
 

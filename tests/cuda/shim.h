@@ -199,24 +199,6 @@ template <class Kernel> void launch(Grid grid, unsigned threads, Order order, co
   }
 }
 
-// exp(x^2) erfc(x), by Laplace's continued fraction where the factors leave the range of a double.
-inline double scaled_erfc(double x) {
-  if (x < 1.5) return std::exp(x * x) * std::erfc(x);
-  double inner = x;
-  for (int term = 150; term; term--) inner = x + 0.5 * term / inner;
-  return 1 / (inner * 1.7724538509055160);
-}
-
-// The z with Phi(z) = p of the standard normal.
-inline double normal_quantile(double p) {
-  double low = -40, high = 40;
-  for (int i = 0; i < 200; i++) {
-    const double z = 0.5 * (low + high);
-    (0.5 * std::erfc(z * -0.70710678118654752) < p ? low : high) = z;
-  }
-  return 0.5 * (low + high);
-}
-
 inline float half(unsigned bits) {
   const unsigned exponent = bits >> 10 & 31, fraction = bits & 1023, sign = (bits & 0x8000u) << 16;
   const unsigned wide = exponent == 0 ? 0 : exponent == 31 ? 255 : exponent + 112;
@@ -244,8 +226,6 @@ inline float half(unsigned bits) {
 #define __shared__ static thread_local
 #endif
 #define __launch_bounds__(threads)
-#define erfcx shim::scaled_erfc
-#define normcdfinv shim::normal_quantile
 #define DEVICE static inline
 #define KERNEL extern "C" void
 

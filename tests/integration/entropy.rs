@@ -3,7 +3,7 @@
 use crate::oracle::{self, Numbers};
 
 use proptest::prelude::*;
-use tokentap::entropy::{Backend, Cpu, Flags, TokenStats, TopK};
+use tokentap::entropy::{Cpu, Flags, TokenStats, TopK};
 use tokentap::logprobs::Rows;
 
 /// The documented accuracy, in nats.

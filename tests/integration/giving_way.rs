@@ -1,11 +1,9 @@
 //! When tokentap does not force logprobs: the upstream request, the reply, and the metrics.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokentap::entropy::{Backend, Logits, RowStats, TokenStats, TopK};
 
 use crate::support::client::{Answer, post};
 use crate::support::engine;
@@ -459,38 +457,6 @@ async fn requests_do_not_wait_for_the_probe() {
     assert_eq!((&known["reason"], &known["estimator"]), (&json!("probe_pending"), &json!("lower")), "{known}");
     let answer = ask(&proxy, &json!({"text": "a", "stream": true})).await;
     assert_eq!(info(&answer)["reason"], "probe_pending", "an unknown engine's stream is not forced");
-}
-
-/// A backend that panics.
-#[derive(Debug)]
-struct PanickingBackend;
-
-impl Backend for PanickingBackend {
-    fn name(&self) -> &'static str {
-        "buggy"
-    }
-
-    fn top_k(&self, _: &TopK<'_>, _: &mut Vec<TokenStats>) {
-        panic!("a bug in the backend (this test causes it)");
-    }
-
-    fn rows(&self, _: &Logits<'_>, _: &mut Vec<RowStats>) {
-        panic!("a bug in the backend (this test causes it)");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn backend_panic_loses_the_entropy_not_the_generation() {
-    let upstream = Upstream::start(EngineProfile::default(), engine::answer).await;
-    let proxy = Proxy::with_backend(upstream.addr, &[], Arc::new(PanickingBackend)).await;
-    proxy.until(|found| found.original_logprobs.is_some()).await;
-    for stream in [false, true] {
-        let answer = ask(&proxy, &json!({"text": "a", "stream": stream})).await;
-        assert!(answer.complete && answer.text().contains("\"text\":\"abcd\""), "{}", answer.text());
-        assert!(!answer.text().contains("output_token_entropy"), "{}", answer.text());
-    }
-    assert_eq!(proxy.metric("tokentap_panics_caught_total").await, 5.0, "one reply and four events");
-    ask(&proxy, &json!({"text": "a", "return_entropy": false})).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use crate::oracle::Numbers;
 
 use proptest::prelude::*;
-use tokentap::entropy::{Backend, Cpu, Dtype, Flags, Logits, RowStats};
+use tokentap::entropy::{Cpu, Dtype, Flags, Logits, RowStats};
 
 /// The documented accuracy, in nats.
 const TOLERANCE: f64 = 5e-6;

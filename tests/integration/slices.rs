@@ -129,12 +129,7 @@ async fn slice_matches_the_reference() {
             }
         }
     }
-    let rows = proxy
-        .parts
-        .metrics
-        .slices
-        .rows
-        .with_label_values(&[tokentap::entropy::Backend::name(&tokentap::entropy::Cpu::new()), "rows"]);
+    let rows = proxy.parts.metrics.slices.rows.with_label_values(&[tokentap::entropy::Cpu::new().name()]);
     assert_eq!(rows.get(), 2 * 2 * (1 + 3 + 5 + 40 + 2));
 }
 

@@ -42,7 +42,7 @@ impl Capture {
         numbers.rows.align(step.row_from, step.new);
         let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.entropy_request.stats };
-        self.context.backend.top_k(&batch, &mut buffers.stats);
+        self.context.cpu.top_k(&batch, &mut buffers.stats);
         buffers.stats.truncate(step.new);
         if let Some(exact) = item.exact {
             self.read_exact(bytes, chunk, index, exact, buffers, step);

@@ -46,51 +46,16 @@ pub(super) struct RowOut {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sums([f32; 4]);
 
-/// A row of top-k logprobs: `values[start..start + k]`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TopKIn {
-    pub(super) start: u32,
-    pub(super) k: u32,
-    /// NaN if unknown.
-    pub(super) chosen: f32,
-    /// 0 if unknown.
-    pub(super) vocab: u32,
-}
-
-/// The numbers of a row of top-k logprobs; see [`TokenStats`](crate::entropy::TokenStats).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct TopKOut {
-    pub(super) renormalized: f32,
-    pub(super) lower: f32,
-    pub(super) upper: f32,
-    pub(super) estimate: f32,
-    pub(super) tail_mass: f32,
-    pub(super) varentropy: f32,
-    pub(super) margin: f32,
-    pub(super) confidence: f32,
-    pub(super) rank: u32,
-    pub(super) flags: u32,
-}
-
 const _: () =
     assert!(size_of::<RowIn>() == 24 && size_of::<RowOut>() == 32 && size_of::<Sums>() == 16, "sizes in the kernels");
-const _: () = assert!(size_of::<TopKIn>() == 16 && size_of::<TopKOut>() == 40, "sizes in the kernels");
 
 // SAFETY: any bit pattern is valid.
 unsafe impl Pod for u8 {}
 // SAFETY: any bit pattern is valid.
 unsafe impl Pod for u32 {}
-// SAFETY: any bit pattern is valid.
-unsafe impl Pod for f32 {}
 // SAFETY: any bit pattern is valid; the fields leave no padding.
 unsafe impl Pod for RowIn {}
 // SAFETY: any bit pattern is valid; the fields leave no padding.
 unsafe impl Pod for RowOut {}
 // SAFETY: any bit pattern is valid.
 unsafe impl Pod for Sums {}
-// SAFETY: any bit pattern is valid; the fields leave no padding.
-unsafe impl Pod for TopKIn {}
-// SAFETY: any bit pattern is valid; the fields leave no padding.
-unsafe impl Pod for TopKOut {}

@@ -8,7 +8,6 @@ use cudarc::nvrtc::Ptx;
 use tokio::sync::oneshot;
 
 use super::abi::{RowIn, RowOut, Sums};
-use super::batch::Batch;
 use super::driver::{DeviceInfo, Unavailable, find, guarded};
 use super::health::Health;
 use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, config};
@@ -187,9 +186,7 @@ impl BenchDevice {
                     if !lane.wait(&self.device.health)? {
                         return Err(DriverError(sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT));
                     }
-                    if let Batch::Rows(entries) = batch {
-                        numbers = lane.rows(entries);
-                    }
+                    numbers = lane.rows(batch);
                 }
                 if turn < batches {
                     lane.launch(&self.kernels, batch)?;
@@ -199,7 +196,7 @@ impl BenchDevice {
         })
     }
 
-    fn batch(&self, logits: &Logits<'_>) -> Result<Batch, DriverError> {
+    fn batch(&self, logits: &Logits<'_>) -> Result<Vec<SlotJob>, DriverError> {
         let rows =
             SliceShape::try_new(logits.dtype, logits.rows(), logits.vocab, usize::MAX).expect("the rows are in memory");
         let slots = (0..rows.slots()).map(|_| Pinned::try_new(&self.device)).collect::<Result<_, _>>()?;
@@ -211,7 +208,7 @@ impl BenchDevice {
                 SlotLayout { dtype: logits.dtype, vocab: logits.vocab, temperature: Vec::new(), chosen: Vec::new() };
             SlotJob { slot, shape, since: Instant::now(), reply: oneshot::channel().0 }
         };
-        Ok(Batch::Rows(logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()).map(entry).collect()))
+        Ok(logits.bytes[..rows.bytes()].chunks(rows.slot_bytes()).map(entry).collect())
     }
 
     fn timed(&self, times: u32, mut launch: impl FnMut() -> Result<(), DriverError>) -> Result<Duration, Unavailable> {

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Cuda, Unavailable};
-use crate::entropy::{Backend, Cpu, Dtype, Logits, RowStats, TokenStats, TopK};
+use crate::entropy::{Cpu, Dtype, Logits, RowStats};
 use crate::logits::slices::SLOT_BYTES;
-use crate::logprobs::Rows;
 
 /// The vocabulary of the models that are trained most.
 pub(crate) const WIDTH: usize = 151_936;
@@ -16,30 +15,22 @@ const TOLERANCE: f64 = 1e-4;
 /// Each time is the minimum of this many measurements.
 const REPEATS: usize = 3;
 
-/// The least number of rows at which the device is faster than the CPU, measured at start; `None` if it never is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Crossover {
-    /// For rows of 151,936 bfloat16 values in host memory, compared with all CPU threads that measure rows.
-    pub rows: Option<u64>,
-    /// For rows of 20 logprobs, compared with one CPU thread.
-    pub top_k: Option<u64>,
-}
-
 /// The times of a small and of a large batch, with their row counts.
 struct Times {
     few: (usize, Duration),
     many: (usize, Duration),
 }
 
-/// Measures the same rows on both; `threads` is the number of CPU threads that share whole rows.
+/// Measures rows of 151,936 bfloat16 values in host memory on the device and on the CPU, where `threads` threads share them. Returns the
+/// least number of rows at which the device is faster; `None` if it never is.
 ///
 /// # Errors
 /// [`Unavailable`] if the results differ, or the device fails.
-pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
+pub fn calibrate(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Option<u64>, Unavailable> {
     cuda.health.run_trial(|| measure(cuda, cpu, threads))
 }
 
-fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailable> {
+fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Option<u64>, Unavailable> {
     let rows = (cuda.slot_pool().total() * SLOT_ROWS).min(256);
     let values: Vec<u8> = (0..rows * WIDTH).flat_map(|at| logit(at).to_le_bytes()).collect();
     let mut on_cpu = (Vec::new(), Duration::MAX);
@@ -60,7 +51,7 @@ fn measure(cuda: &Cuda, cpu: Cpu, threads: usize) -> Result<Crossover, Unavailab
     }
     kernels(cuda, cpu)?;
     let row_seconds = on_cpu.1.as_secs_f64() / few as f64 / threads.max(1) as f64;
-    Ok(Crossover { rows: times.crossover(row_seconds), top_k: top_k(cuda, cpu)? })
+    Ok(times.crossover(row_seconds))
 }
 
 impl Times {
@@ -74,7 +65,7 @@ impl Times {
     }
 }
 
-/// Checks every kernel of whole rows, both the one for many rows and the one that splits rows: wide rows run only the latter.
+/// Checks every kernel, both the one for many rows and the one that splits rows: wide rows run only the latter.
 fn kernels(cuda: &Cuda, cpu: Cpu) -> Result<(), Unavailable> {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         for (count, vocab) in [(cuda.split_below, 64), (3, 5000)] {
@@ -127,41 +118,6 @@ fn agree(differences: impl Iterator<Item = f64>) -> Result<(), Unavailable> {
     // a NaN is a disagreement, and f64::max would ignore it
     let worst = differences.map(|each| if each.is_nan() { f64::INFINITY } else { each }).fold(0.0, f64::max);
     if worst <= TOLERANCE { Ok(()) } else { Err(Unavailable::Disagree(worst)) }
-}
-
-fn top_k(cuda: &Cuda, cpu: Cpu) -> Result<Option<u64>, Unavailable> {
-    let mut rows = Rows::new();
-    for row in 0..1024 {
-        // the probabilities sum to less than 1: an impossible row would have no interval to compare
-        let spread = 0.1 + (row % 64) as f32 * 0.01;
-        let values: Vec<f32> = (0..20).map(|rank| -spread * rank as f32).collect();
-        let norm = values.iter().map(|value| value.exp()).sum::<f32>().ln() + 0.02;
-        rows.push_row(&values.iter().map(|value| value - norm).collect::<Vec<f32>>());
-    }
-    let mut few = Rows::new();
-    rows.iter().take(64).for_each(|row| few.push_row(row));
-    let mut times = Times { few: (64, Duration::MAX), many: (1024, Duration::MAX) };
-    let mut alone = Duration::MAX;
-    for _ in 0..REPEATS {
-        for (rows, best) in [(&few, &mut times.few.1), (&rows, &mut times.many.1)] {
-            let batch = TopK { rows, chosen: &[], vocab: Some(WIDTH as u32), stats: true };
-            let (mut ours, mut theirs) = (Vec::<TokenStats>::new(), Vec::<TokenStats>::new());
-            let begin = Instant::now();
-            cpu.top_k(&batch, &mut ours);
-            alone = alone.min(begin.elapsed() * 1024 / rows.len() as u32);
-            let begin = Instant::now();
-            if !cuda.try_top_k(&batch, &mut theirs) {
-                return Err(failure(cuda));
-            }
-            *best = (*best).min(begin.elapsed());
-            let pairs = || ours.iter().zip(&theirs);
-            let of = |number: fn(&TokenStats) -> f32| {
-                pairs().map(move |(ours, theirs)| f64::from((number(ours) - number(theirs)).abs()))
-            };
-            agree(of(|stats| stats.renormalized).chain(of(|stats| stats.lower)).chain(of(|stats| stats.upper)))?;
-        }
-    }
-    Ok(times.crossover(alone.as_secs_f64() / 1024.0))
 }
 
 #[cfg(test)]

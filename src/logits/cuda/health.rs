@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::driver::Unavailable;
-use crate::entropy::Cpu;
+use super::worker::NAME;
 use crate::metrics::Metrics;
 
 /// How long a driver call may take, and how long callers wait for a device that hangs. Longer than the timeout of a batch.
@@ -15,7 +15,6 @@ pub(crate) const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Health {
     metrics: Arc<Metrics>,
-    cpu: Cpu,
     /// Why the device is lost. Set once: after an error its results are not reliable, and most errors are sticky.
     lost: OnceLock<Unavailable>,
     /// The device is being tested: failures are not counted, and the tester reports them.
@@ -29,7 +28,6 @@ impl Health {
     pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
         Self {
             metrics: Arc::clone(metrics),
-            cpu: Cpu::new(),
             lost: OnceLock::new(),
             trial: AtomicBool::new(false),
             opened: Instant::now(),
@@ -77,7 +75,7 @@ impl Health {
         }
         self.metrics.slices.device_errors.with_label_values(&[&code]).inc();
         if !self.is_trial() {
-            super::record_backends(&self.metrics, &self.cpu, false, false);
+            self.metrics.slices.backend.with_label_values(&[NAME]).set(0);
             tracing::error!(
                 error = text,
                 "the CUDA device is lost; rows are measured on the CPU until tokentap restarts"

@@ -5,17 +5,15 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
 
-use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
+use super::abi::{RowIn, RowOut, Sums};
 use super::memory::MirroredBuffer;
 use crate::entropy::Dtype;
 
 /// Compiled from `cuda/*.cu` by `make ptx`.
 const PTX: &str = include_str!("../../../cuda/entropy.ptx");
 
-/// Threads of a block that measures rows; the launch bound of these kernels.
+/// Threads of a block that measures rows; the launch bound of the kernels.
 const ROW_THREADS: u32 = 512;
-/// Threads of a block that measures top-k rows, one warp per row.
-const TOP_K_THREADS: u32 = 128;
 /// The most blocks that a row is split among.
 pub(super) const MOST_SPLITS: u32 = 32;
 
@@ -24,7 +22,6 @@ pub(super) const MOST_SPLITS: u32 = 32;
 pub(super) struct Kernels {
     rows: [CudaFunction; 3],
     splits: [CudaFunction; 3],
-    top_k: CudaFunction,
     processors: u32,
 }
 
@@ -44,12 +41,7 @@ impl Kernels {
         let [a, b, c] = names.each_ref().map(|name| module.load_function(&format!("entropy_rows_{name}")));
         let [d, e, f] = names.each_ref().map(|name| module.load_function(&format!("entropy_split_{name}")));
         let processors = context.attribute(sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        Ok(Self {
-            rows: [a?, b?, c?],
-            splits: [d?, e?, f?],
-            top_k: module.load_function("entropy_top_k")?,
-            processors: u32::try_from(processors).unwrap_or(1).max(1),
-        })
+        Ok(Self { rows: [a?, b?, c?], splits: [d?, e?, f?], processors: u32::try_from(processors).unwrap_or(1).max(1) })
     }
 
     /// Batches with fewer rows than this split each row among blocks, to use all multiprocessors.
@@ -97,43 +89,15 @@ impl Kernels {
         }
         Ok(())
     }
-
-    /// Launches the measurement of top-k rows.
-    ///
-    /// # Safety
-    /// `ins` describes `count` rows, each within `values`.
-    pub(super) unsafe fn top_k(
-        &self,
-        stream: &CudaStream,
-        count: usize,
-        buffers: &TopKBuffers<'_>,
-    ) -> Result<(), DriverError> {
-        let (values, ins, outs) = (buffers.values.device(0), buffers.ins.device(0), buffers.outs.device(0));
-        let rows = i32::try_from(count).expect("a lane has fewer rows");
-        let blocks = u32::try_from(count).expect("a lane has fewer rows").div_ceil(TOP_K_THREADS / 32);
-        let mut launch = stream.launch_builder(&self.top_k);
-        launch.arg(&values).arg(&ins).arg(&rows).arg(&outs);
-        // SAFETY: the caller ensures it.
-        unsafe { launch.launch(config((blocks, 1), TOP_K_THREADS)) }?;
-        Ok(())
-    }
 }
 
-/// The buffers of the kernels of whole rows.
+/// The buffers of the kernels.
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
     pub(super) ins: &'a MirroredBuffer<RowIn>,
     pub(super) outs: &'a MirroredBuffer<RowOut>,
     pub(super) parts: &'a MirroredBuffer<Sums>,
     pub(super) tickets: &'a MirroredBuffer<u32>,
-}
-
-/// The buffers of the kernel of top-k rows.
-#[derive(Debug)]
-pub(super) struct TopKBuffers<'a> {
-    pub(super) values: &'a MirroredBuffer<f32>,
-    pub(super) ins: &'a MirroredBuffer<TopKIn>,
-    pub(super) outs: &'a MirroredBuffer<TopKOut>,
 }
 
 /// A launch on a grid of `x` by `y` blocks.

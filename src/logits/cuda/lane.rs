@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 
-use super::abi::{RowIn, RowOut, Sums, TopKIn, TopKOut};
-use super::batch::{Batch, MOST_ROWS, MOST_VALUES, TopKJob};
+use super::abi::{RowIn, RowOut, Sums};
+use super::batch::MOST_ROWS;
 use super::health::Health;
-use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS, TopKBuffers};
+use super::kernels::{Buffers, Group, Kernels, MOST_SPLITS};
 use super::memory::{DeviceContext, MirroredBuffer};
 use crate::entropy::rows::{self, Raw};
 use crate::entropy::{Logits, RowStats};
@@ -30,9 +30,6 @@ pub(super) struct Lane {
     row_outs: MirroredBuffer<RowOut>,
     parts: MirroredBuffer<Sums>,
     tickets: MirroredBuffer<u32>,
-    values: MirroredBuffer<f32>,
-    top_k_ins: MirroredBuffer<TopKIn>,
-    top_k_outs: MirroredBuffer<TopKOut>,
 }
 
 impl Lane {
@@ -46,30 +43,18 @@ impl Lane {
             row_outs: MirroredBuffer::try_new(device, MOST_ROWS)?,
             parts: MirroredBuffer::try_new(device, split * MOST_SPLITS as usize)?,
             tickets: MirroredBuffer::try_new(device, split)?,
-            values: MirroredBuffer::try_new(device, MOST_VALUES)?,
-            top_k_ins: MirroredBuffer::try_new(device, MOST_ROWS)?,
-            top_k_outs: MirroredBuffer::try_new(device, MOST_ROWS)?,
         })
     }
 
     /// The bytes of a lane, on the host and again on the device.
     pub(super) fn bytes() -> usize {
-        MOST_ROWS * (size_of::<RowIn>() + size_of::<RowOut>() + size_of::<TopKIn>() + size_of::<TopKOut>())
-            + MOST_VALUES * size_of::<f32>()
+        MOST_ROWS * (size_of::<RowIn>() + size_of::<RowOut>())
             + (MOST_SPLITS as usize + 1) * MOST_ROWS * size_of::<Sums>()
     }
 
     /// Starts to copy and measure a batch.
-    pub(super) fn launch(&mut self, kernels: &Kernels, batch: &mut Batch) -> Result<(), DriverError> {
+    pub(super) fn launch(&mut self, kernels: &Kernels, entries: &mut [SlotJob]) -> Result<(), DriverError> {
         self.stream.context().bind_to_thread()?;
-        match batch {
-            Batch::Rows(entries) => self.launch_rows(kernels, entries)?,
-            Batch::TopK(jobs) => self.launch_top_k(kernels, jobs)?,
-        }
-        self.done.record(&self.stream)
-    }
-
-    fn launch_rows(&mut self, kernels: &Kernels, entries: &mut [SlotJob]) -> Result<(), DriverError> {
         // contiguous rows of each type, for one launch per type
         entries.sort_by_key(|entry| entry.shape.dtype.name());
         let mut groups: Vec<Group> = Vec::new();
@@ -100,26 +85,8 @@ impl Lane {
             // SAFETY: each row is in the device's part of a slot, which lives until the batch has ended.
             unsafe { kernels.rows(&self.stream, group, &buffers) }?;
         }
-        self.row_outs.fetch(at, &self.stream)
-    }
-
-    fn launch_top_k(&mut self, kernels: &Kernels, jobs: &[TopKJob]) -> Result<(), DriverError> {
-        let (mut at, mut values) = (0, 0);
-        for job in jobs {
-            self.values.host_mut()[values..values + job.values.len()].copy_from_slice(&job.values);
-            let before = u32::try_from(values).expect("at most 2^20");
-            for (place, row) in self.top_k_ins.host_mut()[at..].iter_mut().zip(&job.ins) {
-                *place = TopKIn { start: row.start + before, ..*row };
-            }
-            at += job.ins.len();
-            values += job.values.len();
-        }
-        self.values.send(values, &self.stream)?;
-        self.top_k_ins.send(at, &self.stream)?;
-        let buffers = TopKBuffers { values: &self.values, ins: &self.top_k_ins, outs: &self.top_k_outs };
-        // SAFETY: the rows of a job are within its values, which are in `values` from `before` on.
-        unsafe { kernels.top_k(&self.stream, at, &buffers) }?;
-        self.top_k_outs.fetch(at, &self.stream)
+        self.row_outs.fetch(at, &self.stream)?;
+        self.done.record(&self.stream)
     }
 
     /// Waits until the batch has finished; false after [`BATCH_TIMEOUT`]. It polls, because a wait inside the driver does not return if the
@@ -140,7 +107,7 @@ impl Lane {
         }
     }
 
-    /// The numbers of the whole rows of each entry.
+    /// The numbers of the rows of each entry.
     pub(super) fn rows(&self, entries: &[SlotJob]) -> Vec<Vec<RowStats>> {
         let mut outs = self.row_outs.host().iter();
         let of = |entry: &SlotJob| {
@@ -149,12 +116,6 @@ impl Lane {
             outs.map(|(row, out)| stats(&logits, row, out)).collect()
         };
         entries.iter().map(of).collect()
-    }
-
-    /// The numbers of the top-k rows of each job.
-    pub(super) fn top_k(&self, jobs: &[TopKJob]) -> Vec<Vec<TopKOut>> {
-        let mut outs = self.top_k_outs.host().iter().copied();
-        jobs.iter().map(|job| outs.by_ref().take(job.ins.len()).collect()).collect()
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::batch::{Batch, Collector};
+use super::batch::Collector;
 use super::driver::{Unavailable, guarded};
 use super::health::Health;
 use super::kernels::Kernels;
 use super::lane::Lane;
 use crate::entropy::Cpu;
+use crate::logits::slices::SlotJob;
 use crate::metrics::Metrics;
 
 /// The name of the backend in metrics.
@@ -28,7 +29,7 @@ pub(super) struct Worker {
 
 /// A batch that is running on the device.
 struct Running {
-    batch: Batch,
+    batch: Vec<SlotJob>,
     lane: usize,
     begin: Instant,
 }
@@ -51,7 +52,7 @@ impl Worker {
         }
     }
 
-    fn launch(&mut self, mut batch: Batch, lane: usize) -> Option<Running> {
+    fn launch(&mut self, mut batch: Vec<SlotJob>, lane: usize) -> Option<Running> {
         let begin = Instant::now();
         self.record_wait(&batch, begin);
         if self.health.is_lost() {
@@ -93,43 +94,37 @@ impl Worker {
         let seconds = begin.elapsed().as_secs_f64();
         self.finished = Some(Instant::now());
         if !self.health.is_trial() {
-            let by = [NAME, batch.work()];
-            self.metrics.slices.rows.with_label_values(&by).inc_by(batch.count() as u64);
-            self.metrics.slices.batch.with_label_values(&by).observe(batch.count() as f64);
-            self.metrics.slices.compute.with_label_values(&by).observe(seconds);
+            let (metrics, rows) = (&self.metrics.slices, count(&batch));
+            metrics.rows.with_label_values(&[NAME]).inc_by(rows);
+            metrics.batch.with_label_values(&[NAME]).observe(rows as f64);
+            metrics.compute.with_label_values(&[NAME]).observe(seconds);
         }
-        match batch {
-            Batch::Rows(entries) => {
-                let numbers = lane.rows(&entries);
-                entries.into_iter().zip(numbers).for_each(|(entry, numbers)| entry.finish(Ok(numbers)));
-            }
-            Batch::TopK(jobs) => {
-                let numbers = lane.top_k(&jobs);
-                // the receiver may be gone
-                jobs.into_iter().zip(numbers).for_each(|(job, numbers)| drop(job.reply.send(numbers)));
-            }
-        }
+        let numbers = lane.rows(&batch);
+        batch.into_iter().zip(numbers).for_each(|(entry, numbers)| entry.finish(Ok(numbers)));
     }
 
     /// Records how long each job waited for its launch.
-    fn record_wait(&self, batch: &Batch, begin: Instant) {
+    fn record_wait(&self, batch: &[SlotJob], begin: Instant) {
         if !self.health.is_trial() {
-            let wait = self.metrics.slices.wait.with_label_values(&[NAME, batch.work()]);
-            batch.since().into_iter().for_each(|since| wait.observe((begin - since).as_secs_f64()));
+            let wait = self.metrics.slices.wait.with_label_values(&[NAME]);
+            batch.iter().for_each(|entry| wait.observe((begin - entry.since).as_secs_f64()));
         }
     }
 
     /// Measures each entry separately on the CPU, so that one failure does not affect others. During a test of the device, entries get no
-    /// reply. Top-k rows are measured, and counted, by the threads that wait for them.
-    fn fall_back(&self, batch: Batch, reason: &str) {
-        let count = batch.count() as u64;
-        let Batch::Rows(entries) = batch else { return };
+    /// reply.
+    fn fall_back(&self, batch: Vec<SlotJob>, reason: &str) {
         if self.health.is_trial() {
             return;
         }
-        self.metrics.slices.fallbacks.with_label_values(&[reason]).inc_by(count);
-        for entry in entries {
+        self.metrics.slices.fallbacks.with_label_values(&[reason]).inc_by(count(&batch));
+        for entry in batch {
             entry.measure(&self.cpu, &self.metrics.slices);
         }
     }
+}
+
+/// The number of rows of a batch.
+fn count(batch: &[SlotJob]) -> u64 {
+    batch.iter().map(SlotJob::rows).sum::<usize>() as u64
 }

@@ -6,8 +6,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use super::Slot;
-use crate::entropy::{Backend, Cpu};
-use crate::entropy::{Dtype, Logits, RowStats};
+use crate::entropy::{Cpu, Dtype, Logits, RowStats};
 use crate::metrics::SliceMetrics;
 
 /// The layout of the bytes of a slot: contiguous whole rows.
@@ -71,7 +70,7 @@ impl SlotJob {
     /// Measures the rows on this thread; a panic fails only this entry.
     pub(crate) fn measure(self, cpu: &Cpu, metrics: &SliceMetrics) {
         let begin = Instant::now();
-        let by = [cpu.name(), "rows"];
+        let by = [cpu.name()];
         metrics.wait.with_label_values(&by).observe((begin - self.since).as_secs_f64());
         let mut numbers = Vec::with_capacity(self.rows());
         let measured = catch_unwind(AssertUnwindSafe(|| cpu.rows(&self.logits(), &mut numbers)));

@@ -63,7 +63,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::entropy::{Backend, Dtype};
+    use crate::entropy::Dtype;
     use crate::logits::slices::job::SlotLayout;
     use crate::logits::slices::{MAX_VOCAB, SLOT_BYTES, Slot, SlotPool};
 
@@ -107,6 +107,6 @@ mod tests {
                 assert_eq!(numbers.await.unwrap().unwrap().len(), 2);
             }
         }
-        assert_eq!(metrics.slices.rows.with_label_values(&[Cpu::new().name(), "rows"]).get(), 2);
+        assert_eq!(metrics.slices.rows.with_label_values(&[Cpu::new().name()]).get(), 2);
     }
 }

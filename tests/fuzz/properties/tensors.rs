@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use tokentap::config::{EntropyBackend, SliceConfig};
-use tokentap::entropy::RowStats;
+use tokentap::entropy::{Cpu, RowStats};
 use tokentap::logits::safetensors::{Body, SafetensorsError};
 use tokentap::logits::slices::{MAX_VOCAB, Slices};
 use tokentap::metrics::Metrics;
@@ -57,7 +57,7 @@ async fn measured(pieces: &[&[u8]]) -> Result<Vec<RowStats>, SafetensorsError> {
             slice_memory: 64 << 20,
             max_slice_bytes: LIMIT as u64,
         };
-        let metrics = Arc::new(Metrics::new(Slices::backend_name(&config)));
+        let metrics = Arc::new(Metrics::new(Cpu::new().name()));
         Arc::new(Slices::start(&config, &metrics).unwrap())
     });
     let mut body = Body::new(slices, LIMIT as u64, MOST);

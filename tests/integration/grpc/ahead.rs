@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::{StreamExt, stream};
 use prost::Message;
 use safetensors::tensor::Dtype as Stored;
-use tokentap::entropy::{Backend, Cpu};
+use tokentap::entropy::Cpu;
 use tokentap::serve::grpc::pb::{Measurement, Slice};
 use tonic::transport::{Channel, Endpoint};
 
@@ -31,7 +31,7 @@ async fn zero_window_channel(proxy: &Proxy) -> Channel {
 
 /// The number of rows that were measured.
 fn measured_rows(proxy: &Proxy) -> usize {
-    let rows = proxy.parts.metrics.slices.rows.with_label_values(&[Cpu::new().name(), "rows"]).get();
+    let rows = proxy.parts.metrics.slices.rows.with_label_values(&[Cpu::new().name()]).get();
     usize::try_from(rows).unwrap()
 }
 

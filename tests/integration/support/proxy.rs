@@ -8,7 +8,6 @@ use tokentap::api::Api;
 use tokentap::app::App;
 use tokentap::config::{self, Config, Invalid};
 use tokentap::engine::capabilities::Capabilities;
-use tokentap::entropy::Backend;
 use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -74,19 +73,7 @@ impl Proxy {
     pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
         let app = App::bind(config(upstream, flags), watched).await.unwrap();
-        // if the environment configures a device, the test must use it
-        app.proxy().slices.wait_opened().await;
-        if std::env::var("TOKENTAP_ENTROPY_BACKEND").is_ok_and(|backend| backend == "cuda") {
-            let in_use = app.proxy().metrics.slices.backend.with_label_values(&["top_k", "cuda"]).get();
-            assert_eq!(in_use, 1, "the device was opened");
-        }
         Self::run(app, phase)
-    }
-
-    /// Starts a tokentap with this backend.
-    pub async fn with_backend(upstream: SocketAddr, flags: &[&str], backend: Arc<dyn Backend>) -> Self {
-        let (phase, watched) = watch::channel(Phase::Serving);
-        Self::run(App::bind_with(config(upstream, flags), watched, backend).await.unwrap(), phase)
     }
 
     /// Starts a tokentap with an additional API, and waits until it has probed its upstream.

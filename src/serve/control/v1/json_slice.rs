@@ -105,7 +105,7 @@ fn measure_logits(proxy: &Proxy, slice: &JsonSlice, rows: &[Vec<f32>]) -> Result
     let logits =
         Logits { dtype: Dtype::F32, vocab, bytes: &bytes, temperature: &side.temperature, chosen: &side.chosen };
     let mut stats = Vec::new();
-    proxy.generator.context.backend.rows(&logits, &mut stats);
+    proxy.generator.context.cpu.rows(&logits, &mut stats);
     Ok(RowNumbers::new(&stats, !side.chosen.is_empty()).to_json())
 }
 
@@ -127,7 +127,7 @@ fn measure_top_k(proxy: &Proxy, slice: &JsonSlice, rows: &[Vec<f32>]) -> Result<
     let chosen: Vec<f32> = chosen.iter().map(|logprob| logprob.unwrap_or(f32::NAN)).collect();
     let mut stats = Vec::new();
     let batch = TopK { rows: &batch, chosen: &chosen, vocab: slice.vocab_size, stats: true };
-    proxy.generator.context.backend.top_k(&batch, &mut stats);
+    proxy.generator.context.cpu.top_k(&batch, &mut stats);
     let mut object = Map::new();
     object.insert("rows".to_owned(), json!(stats.len()));
     object.insert("unit".to_owned(), json!("nats"));
