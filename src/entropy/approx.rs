@@ -30,22 +30,22 @@ pub(super) fn mul_add_64<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
 pub(super) fn exp_32<M: Lanes, const N: usize>(machine: M, mut x: [M::Vector; N]) -> [M::Vector; N] {
     let (log2_e, round) = (machine.splat(std::f32::consts::LOG2_E), machine.splat(ROUND_32));
     let mut shifted = x;
-    for (x, shifted) in x.iter_mut().zip(&mut shifted) {
-        *x = machine.at_least(*x, -87.0);
-        *shifted = machine.mul_add(*x, log2_e, round);
-        let exponent = machine.add(*shifted, machine.splat(-ROUND_32));
-        *x = machine.mul_add(exponent, machine.splat(-LN2_HIGH_32), *x);
-        *x = machine.mul_add(exponent, machine.splat(-LN2_LOW_32), *x);
+    for at in 0..N {
+        x[at] = machine.at_least(x[at], -87.0);
+        shifted[at] = machine.mul_add(x[at], log2_e, round);
+        let exponent = machine.add(shifted[at], machine.splat(-ROUND_32));
+        x[at] = machine.mul_add(exponent, machine.splat(-LN2_HIGH_32), x[at]);
+        x[at] = machine.mul_add(exponent, machine.splat(-LN2_LOW_32), x[at]);
     }
     let mut series = [machine.splat(1.0 / 5040.0); N];
     for factorial in [720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {
         let coefficient = machine.splat(1.0 / factorial);
-        for (series, rest) in series.iter_mut().zip(&x) {
-            *series = machine.mul_add(*series, *rest, coefficient);
+        for at in 0..N {
+            series[at] = machine.mul_add(series[at], x[at], coefficient);
         }
     }
-    for (series, shifted) in series.iter_mut().zip(&shifted) {
-        *series = machine.scale(*series, *shifted);
+    for at in 0..N {
+        series[at] = machine.scale(series[at], shifted[at]);
     }
     series
 }

@@ -108,7 +108,8 @@ impl PartSums {
         }
         let terms = exp_32(machine, values);
         let (mut mass, mut surprise, mut square, mut logprobs, mut rises) = (zero, zero, zero, zero, zero);
-        for (at, (&value, &term)) in values.iter().zip(&terms).enumerate() {
+        for at in 0..N {
+            let (value, term) = (values[at], terms[at]);
             let count = if at + 1 < N { LANES } else { count - LANES * at };
             let first = |vector| if at + 1 < N { vector } else { machine.first(vector, count) };
             // Masked values are -inf or close to it. Rows with them are not used, but their terms would be slow.

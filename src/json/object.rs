@@ -79,14 +79,15 @@ impl Object {
     /// The text of the value of `name`. The last of repeated keys counts, as in Python.
     #[must_use]
     pub fn get<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
-        let member = self.members.iter().rev().find(|member| self.key(bytes, member).is(name))?;
-        Some(&bytes[member.value.clone()])
+        Some(&bytes[self.value_span(bytes, name)?])
     }
 
     /// The range of the value of `name`. The last of repeated keys counts.
     #[must_use]
     pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
-        self.members.iter().rev().find(|member| self.key(bytes, member).is(name)).map(|member| member.value.clone())
+        let place = place(name.as_bytes());
+        let is = |member: &&Member| (member.escaped || member.place == place) && self.key(bytes, member).is(name);
+        self.members.iter().rev().find(is).map(|member| member.value.clone())
     }
 }
 

@@ -180,15 +180,7 @@ impl Chunk {
     /// `weight_versions`: label, first token, end (exclusive). Empty if absent or not in SGLang's format.
     #[must_use]
     pub fn weight_versions(&self, bytes: &[u8]) -> Vec<(Box<str>, u32, u32)> {
-        #[derive(serde::Deserialize)]
-        struct WeightVersionSpan {
-            version: Box<str>,
-            start: u32,
-            end: u32,
-        }
-        let text = self.member(bytes, "weight_versions").unwrap_or(b"[]");
-        let spans: Vec<WeightVersionSpan> = serde_json::from_slice(text).unwrap_or_default();
-        spans.into_iter().map(|span| (span.version, span.start, span.end)).collect()
+        self.member(bytes, "weight_versions").and_then(|text| version_spans(text).ok()).unwrap_or_default()
     }
 
     fn meta_info(&mut self, cursor: &mut Cursor<'_>, lists: &mut Option<ListContext<'_>>) -> Result<(), Malformed> {
@@ -340,6 +332,32 @@ pub(crate) fn entry(value: &Value) -> Option<(u32, String, Option<String>)> {
     };
     let text = rest.first().and_then(Value::as_str).map(str::to_owned);
     Some((id.parse().ok()?, logprob, text))
+}
+
+/// Reads a list of objects with `version`, `start` and `end`.
+fn version_spans(list: &[u8]) -> Result<Vec<(Box<str>, u32, u32)>, Malformed> {
+    let mut spans = Vec::new();
+    Cursor::new(list).elements(|cursor| {
+        let (mut version, mut start, mut end) = (None, None, None);
+        for_each_member(cursor, |key, _, cursor| {
+            match key.raw {
+                b"version" => version = Some(cursor.string()?.decode().into()),
+                b"start" => start = cursor.small_integer(),
+                b"end" => end = cursor.small_integer(),
+                _ => {
+                    cursor.skip()?;
+                }
+            }
+            Ok(())
+        })?;
+        let index = |index: Option<i64>| index.and_then(|index| u32::try_from(index).ok());
+        let (Some(version), Some(start), Some(end)) = (version, index(start), index(end)) else {
+            return Err(cursor.malformed());
+        };
+        spans.push((version, start, end));
+        Ok(())
+    })?;
+    Ok(spans)
 }
 
 fn integer(text: &[u8]) -> Option<u64> {

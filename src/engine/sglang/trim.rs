@@ -27,12 +27,16 @@ static LOGPROBS: Names<5> = Names::new([
 const TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
 
 fn is_top(key: &Text<'_>) -> bool {
-    // a quick test first, because most members are others
-    (key.escaped || matches!(key.raw, [b'i', b'n', ..] | [b'o', b'u', ..]))
-        && TOP.iter().any(|name| {
-            let is_whole = || key.is(name);
-            key.starts_with(name) && (is_whole() || key.decode().as_bytes()[name.len()] == b'_')
-        })
+    let is = |key: &[u8]| {
+        let is = |name: &str| key.starts_with(name.as_bytes()) && matches!(key.get(name.len()), None | Some(b'_'));
+        TOP.into_iter().any(is)
+    };
+    match key.raw {
+        _ if key.escaped => is(key.decode().as_bytes()),
+        // most members are others
+        [b'i', b'n', ..] | [b'o', b'u', ..] => is(key.raw),
+        _ => false,
+    }
 }
 
 /// Trims the `meta_info` of a sequence to what its client requested. The bytes of the remaining members are unchanged.
