@@ -65,7 +65,7 @@ metrics! {
         pub archive: ArchiveMetrics = ArchiveMetrics::declare(d),
     }
 
-    /// Version, and the backend of top-k rows; the value is 1.
+    /// Version, and the instruction set of the CPU; the value is 1.
     build: gauges "build_info" [version, entropy_backend];
     /// Requests answered, on both ports.
     requests: counters "http_requests_total" [endpoint, method, status_code];
@@ -229,7 +229,7 @@ metrics! {
     device_errors: counters "cuda_errors_total" [code];
     /// 1 for each backend in use.
     backend: gauges "entropy_backend" [backend];
-    /// Number of rows from which the device is faster, measured at start; 0 if there is no device, or it never is.
+    /// Number of rows from which the device is faster, measured at start; 0 without a device, or if the CPU is always faster.
     crossover: gauge "cuda_crossover_rows";
 }
 
@@ -262,7 +262,7 @@ metrics! {
 }
 
 impl Metrics {
-    /// Creates metrics in a new registry. `backend` is the name of the backend of top-k rows.
+    /// Creates metrics in a new registry. `backend` is the name of the instruction set of the CPU.
     #[must_use]
     pub fn new(backend: &str) -> Self {
         let metrics = Self::declare(&Declare::default());

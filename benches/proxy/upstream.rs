@@ -197,6 +197,8 @@ fn about(request: &[u8], server: Server) -> Vec<u8> {
             r#"{{"model_path":"/models/Qwen3-8B","skip_tokenizer_init":false,"context_length":40960,"incremental_streaming_output":{},"stream_interval":1,"speculative_algorithm":null,"disaggregation_mode":"null","sampling_defaults":"openai","version":"0.5.23"}}"#,
             server == Server::Flat
         ),
+        // sglang-router asks for it
+        b"/health" => String::new(),
         _ => return reply("404 Not Found", "none", br#"{"detail":"Not Found"}"#),
     };
     reply("200 OK", "about", body.as_bytes())

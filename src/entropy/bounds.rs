@@ -288,7 +288,7 @@ fn fill<const FMA: bool, const STATS: bool>(
 
 /// `-l` of the sampled token; NaN when unknown, infinite when it is masked.
 #[inline(always)]
-pub(crate) fn surprisal(chosen: f32) -> f32 {
+fn surprisal(chosen: f32) -> f32 {
     // Not `-l`: a certain token has surprisal 0, not -0.
     let known = 0.0 - chosen;
     let surprisal = if chosen <= MASKED { f32::INFINITY } else { known };
@@ -300,6 +300,6 @@ const ABOVE_FIRST: f32 = 1e-3;
 
 /// Whether the row lacks the likeliest token: the sampled one is above its first value.
 #[inline(always)]
-pub(crate) fn lacks_first(chosen: f32, first: f32) -> bool {
+fn lacks_first(chosen: f32, first: f32) -> bool {
     chosen < f32::INFINITY && chosen > first + ABOVE_FIRST
 }

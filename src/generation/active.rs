@@ -216,7 +216,7 @@ mod tests {
         let mut active = ActiveGeneration::new(capture, None);
         for panics in 1..=2 {
             let stepped: Option<()> = active.guarded(|_| panic!("a bug in a step (this test causes it)"));
-            assert_eq!(stepped, None, "the reply is forwarded unchanged");
+            assert_eq!(stepped, None, "the step has no result");
             assert_eq!(context.metrics.panics.get(), panics);
             assert_eq!(context.metrics.skipped.with_label_values(&[Reason::Unreadable.name()]).get(), panics);
         }

@@ -39,7 +39,7 @@ pub struct Capture {
     model: Arc<ModelMetrics>,
     sequences: SmallVec<[Sequence; 1]>,
     content: ExpectedContent,
-    /// The memory of the current step. Between steps it is that of the thread, unless it has become large.
+    /// The buffers of the current step. `end_step` returns them to the thread, unless they are too large.
     buffers: Option<Box<Buffers>>,
     entropy_writer: EntropyWriter,
     /// Set for a chat of the engine's own endpoint. Declared before `recorder`, so that dropping it marks the session as incomplete before

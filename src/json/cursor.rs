@@ -154,7 +154,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes an integer of up to seven digits, the usual number. `false` if another one is next.
+    /// Consumes an integer of up to seven digits, the usual number. `false` if the number has another format, or fewer than eight bytes are left.
     fn skip_short_integer(&mut self) -> bool {
         let Some((_, length)) = short_integer(self.bytes, self.at) else { return false };
         self.at += length;

@@ -2,32 +2,32 @@
 
 use super::Text;
 
-/// A set of names. Most members of an object are not in it, which their [`place`] shows.
+/// A set of names. A [`hash`] of the key excludes most other members without a comparison.
 #[derive(Debug)]
 pub(crate) struct Names<const N: usize> {
     names: [&'static str; N],
-    /// The bits of the places of the names.
-    places: u64,
+    /// A bit for the hash of each name.
+    hashes: u64,
 }
 
 impl<const N: usize> Names<N> {
     /// The set of these names.
     #[must_use]
     pub(crate) const fn new(names: [&'static str; N]) -> Self {
-        let mut places = 0;
+        let mut hashes = 0;
         let mut at = 0;
         while at < N {
-            places |= 1 << place(names[at].as_bytes());
+            hashes |= 1 << hash(names[at].as_bytes());
             at += 1;
         }
-        Self { names, places }
+        Self { names, hashes }
     }
 
-    /// Whether one of the names may have this [`place`].
+    /// Whether one of the names may have this [`hash`].
     #[inline]
     #[must_use]
-    pub(super) fn may_be_at(&self, place: u8) -> bool {
-        self.places >> place & 1 == 1
+    pub(super) fn may_contain(&self, hash: u8) -> bool {
+        self.hashes >> hash & 1 == 1
     }
 
     /// Whether the unescaped key is one of the names.
@@ -40,7 +40,7 @@ impl<const N: usize> Names<N> {
 /// A number below 64 that differs for most names.
 #[inline]
 #[must_use]
-pub(super) const fn place(name: &[u8]) -> u8 {
+pub(super) const fn hash(name: &[u8]) -> u8 {
     let [first, .., last] = name else { return name.len() as u8 };
     ((name.len() as u8).wrapping_mul(5)).wrapping_add(first.wrapping_mul(3)).wrapping_add(*last) % 64
 }

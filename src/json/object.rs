@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::names::place;
+use super::names::hash;
 use super::{Cursor, Malformed, Names, Splice, Text};
 
 /// The position of one member in the text.
@@ -16,8 +16,8 @@ pub struct Member {
     pub value: Range<usize>,
     /// The key contains a backslash.
     escaped: bool,
-    /// The [`place`] of the key as it is in the text.
-    place: u8,
+    /// The [`hash`] of the key as it is in the text.
+    hash: u8,
 }
 
 /// The positions of the members of one JSON object in its text, in order, repeated keys included.
@@ -55,7 +55,7 @@ impl Object {
             let start = cursor.position();
             value(key, cursor)?;
             let value = start..cursor.position();
-            object.members.push(Member { key: key_range, value, escaped: key.escaped, place: place(key.raw) });
+            object.members.push(Member { key: key_range, value, escaped: key.escaped, hash: hash(key.raw) });
             Ok(())
         })?;
         object.span.end = cursor.position();
@@ -73,7 +73,7 @@ impl Object {
     #[inline]
     #[must_use]
     pub(crate) fn is_one_of<const N: usize>(&self, bytes: &[u8], member: &Member, names: &Names<N>) -> bool {
-        (member.escaped || names.may_be_at(member.place)) && names.contains(&self.key(bytes, member))
+        (member.escaped || names.may_contain(member.hash)) && names.contains(&self.key(bytes, member))
     }
 
     /// The text of the value of `name`. The last of repeated keys counts, as in Python.
@@ -85,8 +85,8 @@ impl Object {
     /// The range of the value of `name`. The last of repeated keys counts.
     #[must_use]
     pub fn value_span(&self, bytes: &[u8], name: &str) -> Option<Range<usize>> {
-        let place = place(name.as_bytes());
-        let is = |member: &&Member| (member.escaped || member.place == place) && self.key(bytes, member).is(name);
+        let hash = hash(name.as_bytes());
+        let is = |member: &&Member| (member.escaped || member.hash == hash) && self.key(bytes, member).is(name);
         self.members.iter().rev().find(is).map(|member| member.value.clone())
     }
 }

@@ -1,7 +1,7 @@
-//! A histogram that counts all values of a reply at once.
+//! A histogram that counts all values of a reply or of an event at once.
 //!
 //! The histogram of the prometheus crate searches the bucket of each value and updates atomics per value, which was measured to cost more
-//! than printing the values. This one searches without branches and updates the atomics once per reply.
+//! than printing the values. This one searches without branches and updates the atomics once per call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ pub struct Tally {
 
 impl Tally {
     fn new(edges: &[f64]) -> Self {
+        debug_assert!(edges.len() <= MOST && edges.is_sorted(), "the search needs ascending edges");
         let mut all = [f32::INFINITY; MOST];
         all.iter_mut().zip(edges).for_each(|(slot, edge)| *slot = *edge as f32);
         Self { edges: all, counts: std::array::from_fn(|_| AtomicU64::new(0)), sum: AtomicU64::new(0) }
@@ -131,22 +132,31 @@ impl Collector for Tallies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::ENTROPY_BUCKETS;
     use proptest::prelude::*;
 
     const EDGES: [f64; 4] = [0.001, 0.1, 0.7, 13.0];
 
+    fn value() -> impl Strategy<Value = f32> {
+        let edge = prop::sample::select(ENTROPY_BUCKETS.to_vec()).prop_map(|edge| edge as f32);
+        prop_oneof![0_f32..15.0, Just(0.1), Just(0.7), edge, Just(f32::NAN)]
+    }
+
     proptest! {
         #[test]
-        fn counts_as_the_prometheus_crate(values in prop::collection::vec(prop_oneof![0_f32..15.0, Just(0.1), Just(0.7), Just(f32::NAN)], 0..200)) {
-            let ours = Tally::new(&EDGES);
-            let theirs = prometheus::Histogram::with_opts(prometheus::HistogramOpts::new("h", "h").buckets(EDGES.to_vec())).unwrap();
+        fn counts_as_the_prometheus_crate(
+            values in prop::collection::vec(value(), 0..200),
+            edges in prop_oneof![Just(&EDGES[..]), Just(&ENTROPY_BUCKETS[..])],
+        ) {
+            let ours = Tally::new(edges);
+            let theirs = prometheus::Histogram::with_opts(prometheus::HistogramOpts::new("h", "h").buckets(edges.to_vec())).unwrap();
             ours.observe(values.iter().copied());
             for value in values.iter().filter(|value| value.is_finite()) {
                 // the edges of a tally are float32
-                let edge = EDGES.iter().find(|edge| **edge as f32 == *value);
+                let edge = edges.iter().find(|edge| **edge as f32 == *value);
                 theirs.observe(edge.copied().unwrap_or(f64::from(*value)));
             }
-            let ours = ours.histogram(&EDGES);
+            let ours = ours.histogram(edges);
             prop_assert_eq!(ours.get_sample_count(), theirs.get_sample_count());
             prop_assert!((ours.get_sample_sum() - theirs.get_sample_sum()).abs() < 1e-4);
             let theirs = theirs.collect();

@@ -340,10 +340,10 @@ fn version_spans(list: &[u8]) -> Result<Vec<(Box<str>, u32, u32)>, Malformed> {
     Cursor::new(list).elements(|cursor| {
         let (mut version, mut start, mut end) = (None, None, None);
         for_each_member(cursor, |key, _, cursor| {
-            match key.raw {
-                b"version" => version = Some(cursor.string()?.decode().into()),
-                b"start" => start = cursor.small_integer(),
-                b"end" => end = cursor.small_integer(),
+            match &*key.decode() {
+                "version" => version = Some(cursor.string()?.decode().into()),
+                "start" => start = cursor.small_integer(),
+                "end" => end = cursor.small_integer(),
                 _ => {
                     cursor.skip()?;
                 }
@@ -389,4 +389,28 @@ fn finish(bytes: &[u8], span: Range<usize>) -> Option<Finish> {
     .ok()?;
     let kind = Finish::kind(&Cursor::at(bytes, kind?.start).string().ok()?.decode());
     Some(Finish { kind, matched, status_code, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weight_versions_in_another_format_are_absent() {
+        let spans = |list: &str| version_spans(list.as_bytes()).unwrap_or_default();
+        let read = spans(r#"[{"version":"a","start":0,"end":3,"more":[1]}, {"end":5,"\u0076ersion":"b\n","start":3}]"#);
+        assert_eq!(read, [("a".into(), 0, 3), ("b\n".into(), 3, 5)]);
+        for list in [
+            "null",
+            "{}",
+            r#"[{"version":"a","start":0}]"#,
+            r#"[{"version":1,"start":0,"end":1}]"#,
+            r#"[{"version":"a","start":0.5,"end":1}]"#,
+            r#"[{"version":"a","start":-1,"end":1}]"#,
+            r#"[{"version":"a","start":0,"end":4294967296}]"#,
+            r#"[{"version":"a","start":0,"end":1}"#,
+        ] {
+            assert_eq!(spans(list), [], "{list}");
+        }
+    }
 }

@@ -23,7 +23,7 @@ static LOGPROBS: Names<5> = Names::new([
     "output_token_ids_logprobs",
 ]);
 
-/// The members that a reply has only with a top-k, and the beginnings of the names of further ones, before an underscore.
+/// Members that a reply has only with a top-k, also with a suffix that begins with `_`.
 const TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
 
 fn is_top(key: &Text<'_>) -> bool {

@@ -82,7 +82,7 @@ impl Avx2 {
 }
 
 impl TripleReader for Avx2 {
-    /// Reads numbers like `[-12.345,678`: a minus sign, 1 to 4 digits before the point, and an id of up to 8 digits.
+    /// Reads numbers like `[-12.345,678`: a minus sign, 1 to 4 digits before the point, and with `IDS` an id of up to 8 digits.
     ///
     /// The start of the next triple depends only on the mask below and a few bit operations, so the CPU can begin with it while it still
     /// multiplies the digits of this one.
@@ -100,9 +100,9 @@ impl TripleReader for Avx2 {
         let point = 2 + other.trailing_zeros() as usize;
         let comma = 2 + after_point.trailing_zeros() as usize;
         let end = 2 + after_comma.trailing_zeros() as usize;
-        // Each index is at most 2 + 32, within the window.
+        // Each index is at most 2 + 32 + 1, within the window.
         let byte = |at: usize| window[at & (WINDOW - 1)];
-        // All three are within the mask. Two neighbours that are not digits are first found after the id, so that no number is empty.
+        // The first two adjacent bytes that are not digits must be the comma after the id and the byte after it, so that no number is empty.
         let neighbours = 2 + (other & other >> 1).trailing_zeros() as usize;
         if after_comma == 0
             || neighbours != end
@@ -296,8 +296,8 @@ fn others(text: &[u8; 32]) -> u32 {
     !_mm256_movemask_epi8(digits(text)) as u32
 }
 
-/// The decimal of the first `count` digits of `text`, with the point after the first `whole` of them, where `text` has a point if `whole` is
-/// not 0. Digits after the 16th are ignored, and after the 15th if there is a point.
+/// Parses `count` digits, `whole` of them before the point. If `whole` is 0, `text` begins after the point. Digits after the 16th are ignored,
+/// and after the 15th if `text` has a point.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2")]
 fn decimal(text: &[u8; 16], whole: usize, count: usize) -> f64 {
@@ -322,7 +322,7 @@ fn decimal(text: &[u8; 16], whole: usize, count: usize) -> f64 {
                 i += 1;
             }
             if whole > 0 {
-                // no byte
+                // writes 0
                 orders[whole][15] = 0x80;
             }
             whole += 1;

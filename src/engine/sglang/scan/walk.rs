@@ -14,7 +14,8 @@ pub(super) struct TripleNumbers {
 
 /// A fast reader for triples in SGLang's usual format.
 pub(super) trait TripleReader: Copy {
-    /// Reads the triple whose `[` is at `at`; `None` if it is not a triple in this format. The caller must check the byte after the id,
+    /// Reads the triple whose `[` is at `at`; `None` if it is not a triple in this format. Without `IDS` the id may have any length and is
+    /// returned as 0. The caller must check the byte after the id,
     /// which it reads anyway.
     fn numbers<const IDS: bool>(self, bytes: &[u8], at: usize) -> Option<TripleNumbers>;
 }
