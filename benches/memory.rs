@@ -117,12 +117,24 @@ async fn settled(tap: &Tap) -> f64 {
 /// The memory of sessions with one small turn.
 async fn sessions(engine: &Engine) {
     const SESSIONS: usize = 20_000;
+    // as many as the store of entropies keeps, so that it does not grow any more
+    const WARM: usize = 17_000;
     let tap = Tap::start(&binary(), engine.port).await;
-    send(tap.port, 4, 2_000, |_| post("/sessions/warm/generate", SMALL.as_bytes())).await;
-    let before = settled(&tap).await;
+    send(tap.port, 4, WARM, |_| post("/sessions/warm/generate", SMALL.as_bytes())).await;
+    let (before, counted) = (settled(&tap).await, counted(&tap).await);
     send(tap.port, 4, SESSIONS, |at| post(&format!("/sessions/s-{at}/generate"), SMALL.as_bytes())).await;
     let bytes = (settled(&tap).await - before) / SESSIONS as f64;
-    println!("sessions: {bytes:.0} bytes for each of {SESSIONS} sessions with a turn of 3 + 16 tokens");
+    let counted = (self::counted(&tap).await - counted) / SESSIONS as f64;
+    println!(
+        "sessions: {bytes:.0} bytes for each of {SESSIONS} sessions with a turn of 3 + 16 tokens, counted: {counted:.0}"
+    );
+}
+
+/// The bytes of sessions, as tokentap counts them.
+async fn counted(tap: &Tap) -> f64 {
+    let metrics = tap.metrics().await;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("tokentap_sessions_bytes "));
+    line.unwrap().parse().unwrap()
 }
 
 /// The memory of connections that were used once.
