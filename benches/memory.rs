@@ -120,7 +120,7 @@ async fn sessions(engine: &Engine) {
     // as many as the store of entropies keeps, so that it does not grow any more
     const WARM: usize = 17_000;
     let tap = Tap::start(&binary(), engine.port).await;
-    send(tap.port, 4, WARM, |_| post("/sessions/warm/generate", SMALL.as_bytes())).await;
+    send(tap.port, 4, WARM, |at| post(&format!("/sessions/warm-{at}/generate"), SMALL.as_bytes())).await;
     let (before, counted) = (settled(&tap).await, counted(&tap).await);
     send(tap.port, 4, SESSIONS, |at| post(&format!("/sessions/s-{at}/generate"), SMALL.as_bytes())).await;
     let bytes = (settled(&tap).await - before) / SESSIONS as f64;
