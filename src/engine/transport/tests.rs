@@ -20,7 +20,7 @@ use super::pool::{READ_BUFFER, Transport};
 
 /// What a client sees of a reply.
 #[derive(Debug, PartialEq, Default)]
-struct Seen {
+struct ObservedReply {
     /// Status and headers; `None` for an error.
     head: Option<(u16, HeaderMap)>,
     data: Vec<u8>,
@@ -28,13 +28,13 @@ struct Seen {
     is_whole: bool,
 }
 
-async fn seen<B>(reply: Result<http::Response<B>, impl std::error::Error>) -> Seen
+async fn observe<B>(reply: Result<http::Response<B>, impl std::error::Error>) -> ObservedReply
 where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
-    let Ok(reply) = reply else { return Seen::default() };
+    let Ok(reply) = reply else { return ObservedReply::default() };
     let (head, mut body) = reply.into_parts();
-    let mut seen = Seen { head: Some((head.status.as_u16(), head.headers)), ..Seen::default() };
+    let mut seen = ObservedReply { head: Some((head.status.as_u16(), head.headers)), ..ObservedReply::default() };
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return seen };
         match frame.into_data() {
@@ -42,7 +42,7 @@ where
             Err(frame) => seen.trailers = frame.into_trailers().ok(),
         }
     }
-    Seen { is_whole: true, ..seen }
+    ObservedReply { is_whole: true, ..seen }
 }
 
 /// Replies to one request with these pieces, and closes the connection.
@@ -64,13 +64,13 @@ async fn reply_once(listener: &TcpListener, pieces: &[&[u8]]) {
     let _ = stream.read(&mut [0]).await;
 }
 
-async fn by_hyper(addr: SocketAddr) -> Seen {
+async fn by_hyper(addr: SocketAddr) -> ObservedReply {
     let stream = TokioIo::new(TcpStream::connect(addr).await.unwrap());
     let mut builder = http1::Builder::new();
     let (mut sender, connection) = builder.max_buf_size(READ_BUFFER).max_headers(100).handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
     let request = Request::get("/x").header("host", "h").body(Empty::<Bytes>::new()).unwrap();
-    let seen = seen(sender.send_request(request).await).await;
+    let seen = observe(sender.send_request(request).await).await;
     drop(sender);
     connection.abort();
     seen
@@ -80,12 +80,12 @@ fn transport(addr: SocketAddr) -> Transport {
     Transport::try_new(&format!("http://{addr}"), Duration::from_secs(5), Duration::from_secs(5)).unwrap()
 }
 
-async fn get(transport: &Transport) -> Seen {
-    seen(transport.send(&Method::GET, "/x", &HeaderMap::new(), CallBody::empty()).await).await
+async fn get(transport: &Transport) -> ObservedReply {
+    observe(transport.send(&Method::GET, "/x", &HeaderMap::new(), CallBody::empty()).await).await
 }
 
 /// What tokentap and hyper see of a reply that arrives in these pieces.
-async fn both(pieces: &[&[u8]]) -> (Seen, Seen) {
+async fn both(pieces: &[&[u8]]) -> (ObservedReply, ObservedReply) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let transport = transport(addr);

@@ -1,0 +1,115 @@
+//! What a recorder knows about the request before the reply begins.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::CapturedOutput;
+use crate::columns::{COLUMNS, ColumnSource};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::events::Chunk;
+use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
+use crate::generation::request::EngineChat;
+use crate::session::{Chat, Labels, Policy};
+
+/// What a recorder knows about the request before the reply begins.
+#[derive(Debug)]
+pub struct RecordContext {
+    /// The ids of each prompt, where the client sent them or the engine's tokenizer returned them.
+    pub prompts: SmallVec<[Option<Arc<[u32]>>; 1]>,
+    /// The request that the engine continues: it puts the tokens of that request before each prompt.
+    pub session_params: Option<SessionParams>,
+    /// The `sampling_params` of each prompt, unchanged.
+    pub sampling: SmallVec<[Option<Arc<str>>; 1]>,
+    /// The served model.
+    pub model: Arc<str>,
+    /// The adapter of each prompt.
+    pub lora_paths: Vec<Option<Arc<str>>>,
+    /// The URL of the engine, where it is known.
+    pub engine: Option<Arc<str>>,
+    pub policy: Arc<Policy>,
+    /// The policy's epoch when the request came.
+    pub epoch: u64,
+    /// The conversation that its turns continue, for a chat request.
+    pub chat: Option<Box<Chat>>,
+    /// The labels of its turns; `None` without a signal.
+    pub labels: Option<Arc<Labels>>,
+    /// The engine's `output_ids` are the sampled tokens. Those of sglang-jax are not.
+    pub ids_are_sampled: bool,
+    /// The size of the vocabulary, if it is known.
+    pub vocab_size: Option<u32>,
+    /// The number of leading tokens that each column of the table leaves out, where the request chooses it and it can be read.
+    pub column_starts: SmallVec<[Option<usize>; 1]>,
+}
+
+impl RecordContext {
+    /// Builds the context from a request.
+    #[must_use]
+    pub fn for_generate(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
+        let prompts = request.batch().unwrap_or(1);
+        let text = |at: usize| {
+            let span = request.sampling.get(at)?.span.clone();
+            Some(std::str::from_utf8(&request.bytes[span]).ok()?.into())
+        };
+        Self {
+            prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
+            session_params: request.session_params.clone(),
+            sampling: (0..prompts).map(text).collect(),
+            model: Arc::clone(&upstream.model),
+            lora_paths: lora_paths(request, prompts),
+            epoch: policy.epoch(),
+            policy,
+            chat: None,
+            labels: None,
+            engine: None,
+            ids_are_sampled: upstream.lists_sampled_ids(),
+            vocab_size: upstream.vocab_size,
+            column_starts: COLUMNS.iter().map(|source| column_start(request, source)).collect(),
+        }
+    }
+
+    /// Builds the context of a chat that the engine renders.
+    #[must_use]
+    pub fn for_engine_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
+        Self {
+            prompts: SmallVec::new(),
+            session_params: None,
+            sampling: smallvec![Some(Arc::from(&*chat.sampling))],
+            model: Arc::clone(&upstream.model),
+            lora_paths: vec![chat.lora_path.clone()],
+            epoch: policy.epoch(),
+            policy,
+            chat: None,
+            labels: None,
+            engine: None,
+            ids_are_sampled: true,
+            vocab_size: upstream.vocab_size,
+            column_starts: SmallVec::new(),
+        }
+    }
+
+    /// Records the prompt's ids from the first object that echoes them: a stream may break off before its last object.
+    pub(super) fn record_echoed_prompt(&mut self, output: &CapturedOutput<'_>) {
+        let Some(unknown @ None) = self.prompts.get_mut(output.index / output.n.max(1)) else { return };
+        let Some(span) = &output.chunk.prompt_ids else { return };
+        let mut ids = Vec::new();
+        *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
+    }
+}
+
+/// The number of leading tokens that the request leaves out of a column. `None` if it cannot be read, or if no request chooses it.
+fn column_start(request: &GenerateRequest, source: &ColumnSource) -> Option<usize> {
+    match request.object.get(&request.bytes, source.alignment.start_member()?) {
+        Some(value) => std::str::from_utf8(value).ok()?.parse().ok(),
+        None => Some(0),
+    }
+}
+
+/// The adapter of each prompt of a request. Empty without adapters.
+fn lora_paths(request: &GenerateRequest, prompts: usize) -> Vec<Option<Arc<str>>> {
+    match &request.lora_path {
+        PerItem::Absent | PerItem::Unreadable => Vec::new(),
+        PerItem::One(_) => vec![request.adapter(0); prompts],
+        PerItem::Many(_) => (0..prompts).map(|at| request.adapter(at)).collect(),
+    }
+}
