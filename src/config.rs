@@ -130,12 +130,15 @@ impl Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Upstream")]
 pub struct Config {
-    /// URL of the SGLang server
+    /// URL of the SGLang server: http:// or https://, HOST:PORT, and the path below which it serves, if any
     #[arg(long, env = "TOKENTAP_UPSTREAM", hide_env_values = true, help_heading = MAIN, value_name = "URL", default_value = "http://127.0.0.1:30000")]
     pub upstream: String,
     /// URL of an engine behind a router that does not list its workers; aborts and probes go to each
     #[arg(long, env = "TOKENTAP_ENGINE", hide_env_values = true, value_name = "URL", value_delimiter = ',')]
     pub engine: Vec<String>,
+    /// PEM file with the CAs that issue the certificates of engines with https://; those of the system are not used
+    #[arg(long, env = "TOKENTAP_UPSTREAM_CA", value_name = "FILE")]
+    pub upstream_ca: Option<PathBuf>,
     /// Address of the data port, to which agents send their requests
     #[arg(long, env = "TOKENTAP_LISTEN", help_heading = MAIN, value_name = "ADDR", default_value = "127.0.0.1:30001")]
     pub listen: SocketAddr,

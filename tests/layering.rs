@@ -32,7 +32,15 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     // the tests compare the client with hyper's
     ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/head.rs", "src/engine/transport/tests.rs"]),
     ("httparse", &["src/engine/transport/"]),
-    ("tokio_rustls", &["src/serve/connection/tls.rs", "src/session/ledger/valkey/connection.rs", "src/tls_client.rs"]),
+    (
+        "tokio_rustls",
+        &[
+            "src/engine/transport/tls.rs",
+            "src/serve/connection/tls.rs",
+            "src/session/ledger/valkey/connection.rs",
+            "src/tls_client.rs",
+        ],
+    ),
     ("x509_cert", &["src/serve/connection/tls.rs"]),
     ("hyper_util", &["src/serve/connection.rs", "src/engine/transport/pool.rs", "src/engine/transport/tests.rs"]),
     ("tower", &["src/serve.rs", "src/serve/", "src/cli/demo.rs", "src/engine/transport/pool.rs"]),
@@ -60,7 +68,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("chrono", &["src/tokenizer/template/"]),
     ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/", "src/tokenizer/render/history_variables.rs"]),
     ("object_store", &["src/archive.rs", "src/archive/"]),
-    ("rustls", &["src/archive/storage.rs", "src/serve/connection/tls.rs"]),
+    ("rustls", &["src/archive/storage.rs", "src/engine/transport/tls.rs", "src/serve/connection/tls.rs"]),
     (
         "foldhash",
         &[

@@ -13,7 +13,7 @@ use crate::serve::connection::ServerLimits;
 /// The client of the upstream.
 ///
 /// # Errors
-/// A line for the user when `--upstream` is not the URL of a server, or a key is not valid in a header.
+/// A line for the user when `--upstream` is not the URL of a server, a key is not valid in a header, or the CAs cannot be used.
 pub fn client(config: &Config) -> Result<Client, String> {
     let settings = ClientSettings {
         api_key: config.keys.upstream_api_key.as_ref().map(Secret::expose),
@@ -21,6 +21,7 @@ pub fn client(config: &Config) -> Result<Client, String> {
         connect_timeout: config.limits.connect_timeout,
         pool_idle_timeout: config.limits.pool_idle_timeout,
         breaker_failures: config.limits.breaker_failures,
+        ca: config.upstream_ca.as_deref(),
     };
     Client::try_new(&config.upstream, settings)
 }

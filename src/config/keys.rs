@@ -51,6 +51,9 @@ pub struct KeyConfig {
     /// Key for tokentap's own calls to the upstream, or @FILE
     #[arg(long, env = "TOKENTAP_UPSTREAM_API_KEY", value_name = "KEY", hide_env_values = true, value_parser = Secret::parse)]
     pub upstream_api_key: Option<Secret>,
+    /// Send --upstream-api-key also with agents' requests that have no key
+    #[arg(long, env = "TOKENTAP_FORWARD_UPSTREAM_API_KEY", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub forward_upstream_api_key: bool,
     /// Admin key for tokentap's own calls (abort) to an upstream that has one, or @FILE
     #[arg(long, env = "TOKENTAP_UPSTREAM_ADMIN_KEY", value_name = "KEY", hide_env_values = true, value_parser = Secret::parse)]
     pub upstream_admin_key: Option<Secret>,
@@ -76,6 +79,14 @@ impl KeyConfig {
     #[must_use]
     pub fn control_token(&self) -> Option<&Secret> {
         self.control_token.as_ref().and_then(ControlToken::secret)
+    }
+
+    /// Refuses to forward a key that is not set.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.forward_upstream_api_key && self.upstream_api_key.is_none() {
+            return Err("--forward-upstream-api-key is of no use without --upstream-api-key".to_owned());
+        }
+        Ok(())
     }
 
     /// Every key that is set.

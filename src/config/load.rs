@@ -186,6 +186,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
     let keys = &config.keys;
+    keys.check().map_err(Invalid::Line)?;
     if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() {
         return Err(Invalid::Line(format!(
             "--control-listen {} is not loopback: set --control-token to a token, or to none to leave it open",
@@ -200,11 +201,31 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     }
     config.ledger.check().map_err(Invalid::Line)?;
     config.archive.check(config.sessions.record).map_err(Invalid::Line)?;
-    config.upstream = authority("--upstream", &["http://"], &config.upstream)?;
-    for engine in &mut config.engine {
-        *engine = authority("--engine", &["http://"], engine)?;
+    config.upstream = server("--upstream", &config.upstream)?;
+    for url in &mut config.engine {
+        *url = server("--engine", url)?;
+    }
+    let urls =
+        std::iter::once(("--upstream", &config.upstream)).chain(config.engine.iter().map(|url| ("--engine", url)));
+    for (flag, url) in urls.filter(|(_, url)| url.starts_with("https://") && config.upstream_ca.is_none()) {
+        return Err(Invalid::Line(format!("{flag} {url} needs the CA of its certificate: --upstream-ca FILE")));
     }
     Ok(cli)
+}
+
+/// The URL of an engine, without credentials, query and a slash at its end. It may have a path, which the client of engines checks.
+fn server(flag: &str, url: &str) -> Result<String, Invalid> {
+    let url = url.trim_end_matches('/');
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.starts_with('/') && !rest.contains(['?', '#', '@']) => {
+            Ok(url.to_owned())
+        }
+        _ => Err(Invalid::Line(format!(
+            "{flag} cannot be '{}': it is http://HOST:PORT or https://HOST:PORT, perhaps with a path, without credentials and query",
+            without_credentials(url)
+        ))),
+    }
 }
 
 /// The URL of a server, without credentials and path.
@@ -253,11 +274,38 @@ mod tests {
     fn a_bad_value_is_named_with_its_origin() {
         let line = loaded(&["serve", "--top-logprobs", "many"]).unwrap_err();
         assert!(line.starts_with("--top-logprobs cannot be 'many' (from the command line)"), "{line}");
-        let line = loaded(&["serve", "--upstream", "https://x"]).unwrap_err();
-        assert!(line.contains("--upstream"), "{line}");
+        let line = loaded(&["serve", "--upstream", "ftp://x"]).unwrap_err();
+        assert!(
+            line.starts_with("--upstream cannot be 'ftp://x': it is http://HOST:PORT or https://HOST:PORT"),
+            "{line}"
+        );
         let line = loaded(&["serve", "--control-listen", "0.0.0.0:1"]).unwrap_err();
         assert!(line.contains("--control-token"), "{line}");
         assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn engines_may_have_tls_and_a_path() {
+        let urls = |flags: &[&str]| {
+            let cli = loaded(&[&["serve"], flags].concat())?;
+            let config = cli.command.config().unwrap();
+            Ok::<_, String>((config.upstream.clone(), config.engine.clone()))
+        };
+        let flags = ["--upstream", "http://a:1/b/c/", "--engine", "https://d/e,http://f", "--upstream-ca", "ca.crt"];
+        assert_eq!(
+            urls(&flags).unwrap(),
+            ("http://a:1/b/c".to_owned(), vec!["https://d/e".to_owned(), "http://f".to_owned()])
+        );
+        for (flag, url) in [("--upstream", "https://a"), ("--engine", "https://a/b")] {
+            let line = urls(&[flag, url]).unwrap_err();
+            assert_eq!(line, format!("{flag} {url} needs the CA of its certificate: --upstream-ca FILE"));
+        }
+        for url in ["http://a?b", "http://a/b?c", "http://a/#b", "http://", "https:///a", "a:1"] {
+            let line = urls(&["--upstream", url]).unwrap_err();
+            assert!(line.starts_with("--upstream cannot be"), "{url}: {line}");
+        }
+        let line = urls(&["--forward-upstream-api-key"]).unwrap_err();
+        assert_eq!(line, "--forward-upstream-api-key is of no use without --upstream-api-key");
     }
 
     #[test]

@@ -284,6 +284,7 @@ mod tests {
             connect_timeout: Duration::from_secs(1),
             pool_idle_timeout: Duration::from_secs(1),
             breaker_failures: 0,
+            ca: None,
         };
         let client = Client::try_new("http://127.0.0.1:1", settings).unwrap();
         let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();

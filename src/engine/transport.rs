@@ -17,6 +17,7 @@ pub(crate) mod reply_body;
 pub mod sse;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 /// The most headers of a reply, and of its trailers: as many as of a request.
 const MAX_HEADERS: usize = 100;

@@ -200,6 +200,7 @@ mod tests {
             connect_timeout: Duration::ZERO,
             pool_idle_timeout: Duration::ZERO,
             breaker_failures: 0,
+            ca: None,
         };
         let engines = Engines::try_new(Client::try_new("http://127.0.0.1:1", client).unwrap(), &[]).unwrap();
         let store = EntropyStore::new(EntropyStoreLimits { ttl: Duration::ZERO, entries: 0, bytes: 0 });

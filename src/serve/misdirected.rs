@@ -48,6 +48,8 @@ pub(super) struct MisdirectedRequest {
     session: Option<Arc<str>>,
     /// Scheme and host as the client wrote them; empty if it sent no host.
     origin: String,
+    /// The path of `--upstream`.
+    base_path: String,
 }
 
 impl MisdirectedRequest {
@@ -60,6 +62,7 @@ impl MisdirectedRequest {
             path: request.uri().path().to_owned(),
             session: session.cloned(),
             origin: host.map(|host| format!("{scheme}://{host}")).unwrap_or_default(),
+            base_path: proxy.client.base_path().to_owned(),
         }
     }
 
@@ -99,10 +102,12 @@ impl MisdirectedRequest {
     /// bypass tokentap.
     fn location(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let location: Uri = headers.get(header::LOCATION)?.to_str().ok()?.parse().ok()?;
-        if Some(location.path()) != self.path.strip_suffix('/') {
+        let target = location.path_and_query()?.as_str();
+        // an engine below a path may know it, or a proxy in front removes it
+        let target = target.strip_prefix(&*self.base_path).unwrap_or(target);
+        if target.split('?').next() != self.path.strip_suffix('/') {
             return None;
         }
-        let target = location.path_and_query()?;
         let location = format!("{}{target}", self.session_prefix());
         // two slashes would lead to another host
         if location.starts_with("//") { None } else { HeaderValue::try_from(location).ok() }

@@ -1,4 +1,4 @@
-//! TLS on the ports: real handshakes with generated certificates.
+//! TLS on the ports and to the engine: real handshakes with generated certificates.
 
 pub(crate) mod authority;
 mod draining;
@@ -7,3 +7,4 @@ mod reloading;
 mod starting;
 mod strangers;
 mod talking;
+mod upstream;

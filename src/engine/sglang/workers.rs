@@ -27,7 +27,7 @@ pub(crate) fn read(body: &[u8]) -> Option<Vec<(String, bool)>> {
     let mut workers: Vec<(String, bool)> = listed
         .workers
         .into_iter()
-        .filter(|worker| worker.url.starts_with("http://"))
+        .filter(|worker| ["http://", "https://"].iter().any(|scheme| worker.url.starts_with(scheme)))
         .map(|worker| {
             let url = worker.url.trim_end_matches('/');
             let engine = url.rsplit_once('@').filter(|(_, rank)| rank.bytes().all(|byte| byte.is_ascii_digit()));

@@ -1,6 +1,7 @@
 //! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,8 +16,9 @@ use url::Url;
 use crate::engine::transport::breaker::Breaker;
 use crate::engine::transport::exchange::SendError;
 use crate::engine::transport::failure::{Failure, UploadError, innermost};
-use crate::engine::transport::pool::Transport;
+use crate::engine::transport::pool::{ConnectionLimits, Transport};
 pub use crate::engine::transport::reply_body::ReplyBody;
+use crate::engine::transport::tls::Tls;
 
 /// An upstream reply whose body has not been read.
 pub type Reply = http::Response<ReplyBody>;
@@ -108,14 +110,20 @@ impl Body for CallBody {
 /// The target of most traffic, which needs no check.
 const GENERATE: &str = "/generate";
 
-/// Checks the URL of a server.
+/// Checks the URL of a server, which may have a path.
 fn check(url: &str) -> Result<(), String> {
     let parsed = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
     if parsed.host().is_none() {
         return Err(format!("{url}: names no host"));
     }
-    let parsed = format!("{url}{GENERATE}").parse::<http::Uri>();
-    parsed.map(drop).map_err(|error| format!("{url}: {error}"))
+    let target = format!("{url}{GENERATE}");
+    let given = target.parse::<http::Uri>().map_err(|error| format!("{url}: {error}"))?;
+    let is_kept = Url::parse(&target).is_ok_and(|parsed| parsed.path() == given.path() && parsed.fragment().is_none());
+    if is_kept {
+        Ok(())
+    } else {
+        Err(format!("{url}: its path must be normalised and percent-encoded, and be the last"))
+    }
 }
 
 /// The keys and limits of a client.
@@ -131,6 +139,8 @@ pub struct ClientSettings<'a> {
     pub pool_idle_timeout: Duration,
     /// After this number of failed connections in a row, calls fail without an attempt. 0 for never.
     pub breaker_failures: u32,
+    /// PEM file with the CAs of servers with `https://`.
+    pub ca: Option<&'a Path>,
 }
 
 /// A client of one engine. Cheap to clone.
@@ -144,13 +154,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `upstream`, `http://HOST:PORT`.
+    /// A client of the server at `upstream`, `http://HOST:PORT` or `https://HOST:PORT`, below whose path, if it has one, all calls go.
     ///
     /// # Errors
-    /// Error message if `upstream` is not such a URL, or a key is not valid in a header.
+    /// Error message if `upstream` is not such a URL, a key is not valid in a header, or the CAs cannot be used.
     pub fn try_new(upstream: &str, settings: ClientSettings<'_>) -> Result<Self, String> {
         check(upstream).map_err(|error| format!("--upstream {error}"))?;
-        let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures } = settings;
+        let ClientSettings { api_key, admin_key, connect_timeout, pool_idle_timeout, breaker_failures, ca } = settings;
+        let limits = ConnectionLimits { connect_timeout, idle_timeout: pool_idle_timeout };
+        let tls = ca.map(Tls::try_new).transpose().map_err(|error| format!("--upstream-ca {error}"))?;
         let bearer = |key: Option<&str>| {
             key.map(|key| {
                 let mut value = HeaderValue::try_from(format!("Bearer {key}"))
@@ -161,8 +173,7 @@ impl Client {
             .transpose()
         };
         Ok(Self {
-            transport: Transport::try_new(upstream, connect_timeout, pool_idle_timeout)
-                .map_err(|error| format!("--upstream {error}"))?,
+            transport: Transport::try_new(upstream, tls, limits).map_err(|error| format!("--upstream {error}"))?,
             breaker: Breaker::new(breaker_failures),
             upstream: upstream.into(),
             api_key: bearer(api_key)?,
@@ -190,6 +201,12 @@ impl Client {
     #[must_use]
     pub fn shared_upstream(&self) -> &Arc<str> {
         &self.upstream
+    }
+
+    /// The path below which the server has its routes: empty, or without a slash at its end.
+    #[must_use]
+    pub fn base_path(&self) -> &str {
+        self.transport.base_path()
     }
 
     /// Whether the breaker is open: calls fail without being sent, because no connection can be made.
@@ -243,7 +260,7 @@ impl Client {
         let changed = || Failure::Target(target.to_owned());
         let text = format!("{}{target}", self.upstream);
         let url = Url::parse(&text).map_err(|_| changed())?;
-        // the base has no path, so the rest of the URL must equal the target
+        // the URL of the server is normalised, so the rest must equal the target
         let parsed_target = url.as_str().len().checked_sub(target.len()).and_then(|at| url.as_str().get(at..));
         let whole = target.starts_with('/') && parsed_target == Some(target) && url.fragment().is_none();
         if whole && text.parse::<http::Uri>().is_ok() { Ok(()) } else { Err(changed()) }
@@ -321,5 +338,47 @@ impl Client {
         let status = reply.status();
         let body = reply.into_body().collect().await?;
         Ok((status, body.to_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_of_a_server_must_reach_it_unchanged() {
+        for url in ["http://a", "http://a:80", "https://[::1]:1/b", "http://a/b/c", "http://a/%62"] {
+            assert_eq!(check(url), Ok(()), "{url}");
+        }
+        for url in [
+            "http://a/b/../c",
+            "http://a/b c",
+            "http://a/\u{e9}",
+            "http://a/%2e%2e",
+            "http://a/b?c",
+            "http://a/b#c",
+            "http:",
+        ] {
+            assert!(check(url).is_err(), "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn target_that_would_leave_the_base_path_is_refused() {
+        let settings = ClientSettings {
+            api_key: None,
+            admin_key: None,
+            connect_timeout: Duration::from_secs(1),
+            pool_idle_timeout: Duration::from_secs(1),
+            breaker_failures: 0,
+            ca: None,
+        };
+        let client = Client::try_new("http://127.0.0.1:1/a/b", settings).unwrap();
+        for target in ["/../c", "/%2e%2e/c", "/..", "c", "", "/a/b/../../c", "//../c"] {
+            let sent = client.call(Method::GET, target, None).await;
+            assert!(matches!(sent, Err(Failure::Target(_))), "{target}: {sent:?}");
+        }
+        let sent = client.call(Method::GET, "/c?d=/../e", None).await;
+        assert!(matches!(sent, Err(Failure::Connect { .. })), "{sent:?}");
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http::{HeaderMap, Method, Response, header};
 use http_body::Body as _;
 
 use super::client::CallBody;
 use super::connection::Connection;
 use super::failure::UploadError;
 use super::head::{self, MalformedHead, ReplyHead, RequestFraming};
-use super::pool::Pool;
+use super::pool::{Origin, Pool};
 use super::reply_body::ReplyBody;
 use crate::error::BoxError;
 
@@ -53,7 +53,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(method: &Method, target: &str, headers: &HeaderMap, host: &HeaderValue, body: CallBody) -> Self {
+    pub(super) fn new(method: &Method, target: &str, headers: &HeaderMap, origin: &Origin, body: CallBody) -> Self {
         let framing = if headers.contains_key(header::TRANSFER_ENCODING) {
             RequestFraming::Chunked
         } else if body.is_end_stream() {
@@ -62,7 +62,7 @@ impl Outgoing {
             // a body of unknown length has a header that makes it chunked
             RequestFraming::Length(body.size_hint().exact().unwrap_or(0))
         };
-        let head = head::request(method, target, headers, host, framing).into();
+        let head = head::request(method, target, headers, origin, framing).into();
         let is_read = framing == RequestFraming::Empty;
         let mut outgoing = Self { parts: [head, Bytes::new(), Bytes::new()], body, framing, is_read, has_begun: false };
         if let (CallBody::Whole(body), RequestFraming::Length(_)) = (&mut outgoing.body, framing) {
@@ -96,6 +96,7 @@ impl Outgoing {
                     written -= length;
                 }
             }
+            ready!(connection.poll_flush(cx))?;
             if self.is_read {
                 return Poll::Ready(Ok(()));
             }

@@ -8,7 +8,7 @@ use hyper::ext::ReasonPhrase;
 
 use super::MAX_HEADERS;
 use super::framing::Framing;
-use super::pool::READ_BUFFER;
+use super::pool::{Origin, READ_BUFFER};
 
 /// A reply that is not HTTP, or whose framing is ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,19 +37,21 @@ pub(super) enum RequestFraming {
     Chunked,
 }
 
-/// The head of a request. `host` is sent if the headers have none.
+/// The head of a request to `target` below the base path of the server, whose `Host` is sent if the headers have none.
 pub(super) fn request(
     method: &Method,
     target: &str,
     headers: &HeaderMap,
-    host: &HeaderValue,
+    origin: &Origin,
     framing: RequestFraming,
 ) -> Vec<u8> {
+    let Origin { host, base_path, .. } = origin;
     let is_empty = framing == RequestFraming::Empty;
     let length: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    let mut head = Vec::with_capacity(method.as_str().len() + target.len() + length + host.len() + 64);
+    let mut head =
+        Vec::with_capacity(method.as_str().len() + base_path.len() + target.len() + length + host.len() + 64);
     let mut add = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
-    add(&[method.as_str().as_bytes(), b" ", target.as_bytes(), b" HTTP/1.1\r\n"]);
+    add(&[method.as_str().as_bytes(), b" ", base_path.as_bytes(), target.as_bytes(), b" HTTP/1.1\r\n"]);
     for (name, value) in headers.iter().filter(|(name, _)| is_empty || *name != header::CONTENT_LENGTH) {
         add(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Response, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use super::client::CallBody;
 use super::connection::Connection;
 use super::exchange::{Outgoing, SendError, exchange};
 use super::reply_body::ReplyBody;
+use super::tls::Tls;
 
 /// Large enough for a usual reply in a few reads, and small enough for one buffer per connection.
 pub(crate) const READ_BUFFER: usize = 128 * 1024;
@@ -38,44 +39,86 @@ const CAUTION: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
     connector: HttpConnector,
-    base: Uri,
-    host: HeaderValue,
+    /// For servers with `https://`; `None` without trusted CAs.
+    tls: Option<Tls>,
+    origin: Arc<Origin>,
     pool: Arc<Pool>,
 }
 
-/// The URL of a server and the `Host` that names it.
-fn server(url: &str) -> Result<(Uri, HeaderValue), String> {
-    let base: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
-    let host = base.authority().and_then(|authority| HeaderValue::try_from(host(authority)).ok());
-    let host = host.ok_or_else(|| format!("{url}: names no host"))?;
-    Ok((base, host))
+/// The server of a pool, as its requests name it.
+#[derive(Debug)]
+pub(super) struct Origin {
+    base: Uri,
+    /// The `Host` of a request that has none.
+    pub(super) host: HeaderValue,
+    /// What precedes the target of every request: nothing, or a path without a slash at its end.
+    pub(super) base_path: String,
+}
+
+impl Origin {
+    /// # Errors
+    /// Error message if `url` is not a URL of a server.
+    fn parse(url: &str) -> Result<Self, String> {
+        let base: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
+        let scheme = base.scheme_str();
+        let host = base.authority().and_then(|authority| HeaderValue::try_from(host(authority, scheme)).ok());
+        let host = host.ok_or_else(|| format!("{url}: names no host"))?;
+        let base_path = base.path().trim_end_matches('/').to_owned();
+        Ok(Self { base, host, base_path })
+    }
+
+    fn has_tls(&self) -> bool {
+        self.base.scheme() == Some(&Scheme::HTTPS)
+    }
+}
+
+/// The limits of the connections to a server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConnectionLimits {
+    /// How long a connection may take.
+    pub connect_timeout: Duration,
+    /// How long an idle connection is kept.
+    pub idle_timeout: Duration,
 }
 
 impl Transport {
-    /// A pool of connections to the server at `base`.
+    /// A pool of connections to the server at `base`. Without `tls` there are none to servers with `https://`.
     ///
     /// # Errors
-    /// Error message if `base` is not a URL of a server.
-    pub(super) fn try_new(base: &str, connect_timeout: Duration, idle_timeout: Duration) -> Result<Self, String> {
-        let (base, host) = server(base)?;
+    /// Error message if `base` is not a URL of a server, or needs `tls`.
+    pub(super) fn try_new(base: &str, tls: Option<Tls>, limits: ConnectionLimits) -> Result<Self, String> {
         let mut connector = HttpConnector::new();
+        // https:// is connected in the same way; the handshake follows
+        connector.enforce_http(false);
         connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(connect_timeout));
+        connector.set_connect_timeout(Some(limits.connect_timeout));
         // TCP keepalive detects a dead peer during a silent generation, which has no time limit
         connector.set_keepalive(Some(Duration::from_secs(15)));
         connector.set_keepalive_interval(Some(Duration::from_secs(15)));
         connector.set_keepalive_retries(Some(4));
-        Ok(Self { connector, base, host, pool: Arc::new(Pool::new(idle_timeout)) })
+        let pool = Arc::new(Pool::new(limits.idle_timeout));
+        Self { connector, tls, origin: Arc::new(Origin::parse(base)?), pool }.checked()
     }
 
-    /// A pool of connections to another server, with the same limits.
+    /// A pool of connections to another server, with the same limits and CAs.
     ///
     /// # Errors
-    /// Error message if `base` is not a URL of a server.
+    /// Error message if `base` is not a URL of a server, or needs CAs and there are none.
     pub(super) fn to(&self, base: &str) -> Result<Self, String> {
-        let (base, host) = server(base)?;
         let pool = Arc::new(Pool::new(self.pool.idle_timeout));
-        Ok(Self { connector: self.connector.clone(), base, host, pool })
+        Self { origin: Arc::new(Origin::parse(base)?), pool, ..self.clone() }.checked()
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        if self.origin.has_tls() && self.tls.is_none() {
+            return Err(format!("{} needs the CA of its certificate: --upstream-ca FILE", self.origin.base));
+        }
+        Ok(self)
+    }
+
+    /// The path below which the server has its routes.
+    pub(super) fn base_path(&self) -> &str {
+        &self.origin.base_path
     }
 
     /// Sends a request; the reply's body is read by the caller.
@@ -89,7 +132,7 @@ impl Transport {
         headers: &HeaderMap,
         body: CallBody,
     ) -> Result<Response<ReplyBody>, SendError> {
-        let mut outgoing = Outgoing::new(method, target, headers, &self.host, body);
+        let mut outgoing = Outgoing::new(method, target, headers, &self.origin, body);
         while let Some((since, connection)) = self.pool.take() {
             match exchange(&self.pool, connection, method, &mut outgoing).await {
                 Ok(reply) => return Ok(reply),
@@ -108,16 +151,22 @@ impl Transport {
     }
 
     async fn connect(&self) -> Result<Box<Connection>, SendError> {
-        let connected = Box::pin(self.connector.clone().oneshot(self.base.clone())).await;
+        let base = &self.origin.base;
+        let connected = Box::pin(self.connector.clone().oneshot(base.clone())).await;
         let stream = connected.map_err(|error| SendError::Connect(error.into()))?.into_inner();
-        Ok(Box::new(Connection::new(stream)))
+        let Some(tls) = self.tls.as_ref().filter(|_| self.origin.has_tls()) else {
+            return Ok(Box::new(Connection::plain(stream)));
+        };
+        let secured = Box::pin(tls.connect(base.host().unwrap_or_default(), stream)).await;
+        secured.map(|stream| Box::new(Connection::secured(stream))).map_err(|error| SendError::Connect(error.into()))
     }
 }
 
-/// The `Host` header: without the port if it is 80.
-fn host(authority: &Authority) -> String {
+/// The `Host` header: without the port if it is that of the scheme.
+fn host(authority: &Authority, scheme: Option<&str>) -> String {
+    let usual = if scheme == Some("https") { 443 } else { 80 };
     match authority.port_u16() {
-        Some(port) if port != 80 => format!("{}:{port}", authority.host()),
+        Some(port) if port != usual => format!("{}:{port}", authority.host()),
         _ => authority.host().to_owned(),
     }
 }
@@ -171,7 +220,7 @@ impl Pool {
         }
         let now = Instant::now();
         for at in (0..idle.connections.len()).rev() {
-            let (since, connection) = &idle.connections[at];
+            let (since, connection) = &mut idle.connections[at];
             let (since, is_quiet) = (*since, connection.is_quiet());
             if !is_quiet {
                 idle.connections.remove(at);
@@ -208,7 +257,7 @@ impl Pool {
         let mut idle = self.idle.lock();
         let now = Instant::now();
         let mut ended = Vec::new();
-        idle.connections.retain(|(since, connection)| {
+        idle.connections.retain_mut(|(since, connection)| {
             let is_ended = connection.poll_disturbed(cx).is_ready();
             ended.extend(is_ended.then_some(*since));
             !is_ended && now - *since < self.idle_timeout

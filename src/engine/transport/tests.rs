@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
 
 use super::client::CallBody;
-use super::pool::{READ_BUFFER, Transport};
+use super::pool::{ConnectionLimits, READ_BUFFER, Transport};
 
 /// What a client sees of a reply.
 #[derive(Debug, PartialEq, Default)]
@@ -77,7 +77,8 @@ async fn by_hyper(addr: SocketAddr) -> ObservedReply {
 }
 
 fn transport(addr: SocketAddr) -> Transport {
-    Transport::try_new(&format!("http://{addr}"), Duration::from_secs(5), Duration::from_secs(5)).unwrap()
+    let limits = ConnectionLimits { connect_timeout: Duration::from_secs(5), idle_timeout: Duration::from_secs(5) };
+    Transport::try_new(&format!("http://{addr}"), None, limits).unwrap()
 }
 
 async fn get(transport: &Transport) -> ObservedReply {

@@ -15,7 +15,8 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// The header in which browsers report where a request comes from.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Checks whether the client may send the request. On the data port with a token, replaces that token by the engine's key.
+/// Checks whether the client may send the request. On the data port with a token, replaces that token by the engine's key; with
+/// `--forward-upstream-api-key`, adds that key to a request without one.
 ///
 /// # Errors
 /// A 401 if a token would help, else a 403.
@@ -35,7 +36,11 @@ pub(crate) fn authenticate<B>(
         }
         Access::Agent => {
             check_agent(config, client, request.headers_mut())?;
-            move_api_key(request.headers_mut());
+            let headers = request.headers_mut();
+            move_api_key(headers);
+            if config.keys.forward_upstream_api_key && !headers.contains_key(header::AUTHORIZATION) {
+                client.sign_generation(headers);
+            }
             Ok(())
         }
     }

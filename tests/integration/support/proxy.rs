@@ -23,9 +23,12 @@ pub struct Proxy {
 
 /// The settings of `tokentap serve` with these flags. `limit:NAME` and a value set a limit that has no flag.
 pub fn config(upstream: SocketAddr, flags: &[&str]) -> Config {
-    let upstream = format!("http://{upstream}");
+    config_at(&format!("http://{upstream}"), flags)
+}
+
+fn config_at(upstream: &str, flags: &[&str]) -> Config {
     let fixed =
-        ["tokentap", "serve", "--upstream", &upstream, "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"];
+        ["tokentap", "serve", "--upstream", upstream, "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"];
     let (mut limits, mut args) = (Vec::new(), fixed.to_vec());
     let mut flags = flags.iter();
     while let Some(flag) = flags.next() {
@@ -71,8 +74,13 @@ fn set_limit(config: &mut Config, name: &str, value: &str) {
 impl Proxy {
     /// Starts a tokentap without waiting for its upstream.
     pub async fn start(upstream: SocketAddr, flags: &[&str]) -> Self {
+        Self::at(&format!("http://{upstream}"), flags).await
+    }
+
+    /// Starts a tokentap with this `--upstream`, without waiting for it.
+    pub async fn at(upstream: &str, flags: &[&str]) -> Self {
         let (phase, watched) = watch::channel(Phase::Serving);
-        let app = App::bind(config(upstream, flags), watched).await.unwrap();
+        let app = App::bind(config_at(upstream, flags), watched).await.unwrap();
         Self::run(app, phase)
     }
 

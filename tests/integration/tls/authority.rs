@@ -47,7 +47,13 @@ impl Authority {
 
     /// Issues a certificate that is valid until the start of a year.
     pub fn issue(&self, until: i32) -> CertifiedKey {
-        let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        self.issue_for(&["localhost", "127.0.0.1"], until)
+    }
+
+    /// As [`Self::issue`], for a server with these names.
+    pub fn issue_for(&self, names: &[&str], until: i32) -> CertifiedKey {
+        let mut params =
+            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
