@@ -139,6 +139,9 @@ pub struct Config {
     /// PEM file with the CAs that issue the certificates of engines with https://; those of the system are not used
     #[arg(long, env = "TOKENTAP_UPSTREAM_CA", value_name = "FILE")]
     pub upstream_ca: Option<PathBuf>,
+    /// When a call of a named session gets the header x-smg-routing-key, a hash of the name, by which a router sends it to the engine of the session: auto (the upstream is a router), always, off
+    #[arg(long, env = "TOKENTAP_ROUTING_KEY", value_name = "WHEN", default_value = "auto")]
+    pub routing_key: RoutingKey,
     /// Address of the data port, to which agents send their requests
     #[arg(long, env = "TOKENTAP_LISTEN", help_heading = MAIN, value_name = "ADDR", default_value = "127.0.0.1:30001")]
     pub listen: SocketAddr,
@@ -181,6 +184,17 @@ pub struct Config {
     /// Log settings.
     #[command(flatten)]
     pub logging: LogConfig,
+}
+
+/// `--routing-key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RoutingKey {
+    /// If the upstream is a router.
+    Auto,
+    /// Also if the upstream looks like an engine, as a load balancer does.
+    Always,
+    /// Never.
+    Off,
 }
 
 /// The limit of connections to the control port, where `agents` is that of the data port.

@@ -23,6 +23,7 @@ mod view;
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
 use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
+pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
 pub use path::{ExportMarks, Path, Segment, Step};

@@ -108,6 +108,15 @@ impl Engines {
         (self.current.lock().source == EngineSource::Upstream).then(|| Arc::clone(self.upstream.shared_upstream()))
     }
 
+    /// Whether the upstream is known to be a router.
+    #[must_use]
+    pub fn are_routed(&self) -> bool {
+        match self.current.lock().source {
+            EngineSource::Unknown | EngineSource::Upstream => false,
+            EngineSource::Flag | EngineSource::Workers | EngineSource::Unlisted => true,
+        }
+    }
+
     /// Returns any engine, preferably a healthy one, for a call that all engines answer alike. Returns the upstream if no engine is listed.
     #[must_use]
     pub fn any(&self) -> Client {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::api::client_headers::{CLAUDE_CODE_SESSION, CODEX_SESSIONS, SESSION_AFFINITY, session_in_user_id};
 use crate::config::{Config, SessionSource};
@@ -12,7 +12,7 @@ use crate::engine::sglang::request::{SessionName, SessionNames};
 use crate::error::Error;
 use crate::json::percent_decode;
 use crate::serve::proxy::Proxy;
-use crate::session::{LONGEST_NAME, is_name};
+use crate::session::{LONGEST_NAME, is_name, routing_key};
 
 /// Replaces a JSON value that is not a string. The spaces make it an invalid name.
 const NO_STRING: &str = "a value that is not a string";
@@ -127,6 +127,14 @@ const SESSION_HEADERS: [(HeaderName, &str); 2] = [
 
 /// The header that SGLang's router routes by.
 const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key");
+
+/// Adds the header by which a router sends the calls of a session to one engine, unless the client sent it.
+pub(crate) fn add_routing_key(headers: &mut HeaderMap, session: &str) {
+    if !headers.contains_key(ROUTING_KEY) {
+        let key = HeaderValue::try_from(routing_key(session)).expect("hexadecimal digits are valid in a header");
+        headers.insert(ROUTING_KEY, key);
+    }
+}
 
 fn header(headers: &HeaderMap, name: HeaderName) -> Option<Cow<'_, str>> {
     single_value(headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes().trim_ascii())))

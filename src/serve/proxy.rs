@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::chat::model::Chats;
-use crate::config::{Config, ThinkIds};
+use crate::config::{Config, RoutingKey, ThinkIds};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::engine::transport::client::Client;
@@ -54,6 +54,15 @@ impl Proxy {
     /// Waits until a record is on disk, or until the time limit of replies.
     pub(crate) async fn wait_written(&self, ack: Ack) {
         self.generator.context.log_wait.wait(vec![ack]).await;
+    }
+
+    /// Whether calls of named sessions get a routing key.
+    pub(crate) fn adds_routing_keys(&self) -> bool {
+        match self.config.routing_key {
+            RoutingKey::Auto => self.engines.are_routed(),
+            RoutingKey::Always => true,
+            RoutingKey::Off => false,
+        }
     }
 
     /// Returns the think tokens from the settings, else from the tokenizer of chats; `None` if neither defines them.

@@ -22,6 +22,13 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'))
 }
 
+/// The key by which routers recognise the calls of a session: the first half of SHA-256 of its name, the same in every process. The name
+/// itself may be a client's key, and routers log what they route by.
+#[must_use]
+pub(crate) fn routing_key(session: &str) -> String {
+    Sha256::digest(session).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// An id that is unique among all processes: 64 random bits of the process that made it, and a number that rises within the process. Its
 /// text is 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -360,6 +360,43 @@ async fn abort_succeeds_if_one_worker_accepts_it() {
     assert_eq!(aborted(&open), ["x"]);
 }
 
+/// The routing key that the upstream gets with a generation.
+async fn routing_key(proxy: &Proxy, upstream: &Upstream, path: &str, headers: &[(&str, &str)]) -> Option<String> {
+    let before = upstream.generations().len();
+    let mut client = Connection::open(proxy.data).await;
+    client.send(&written(proxy.data, "POST", path, headers, br#"{"input_ids":[1]}"#)).await;
+    let arrived = async {
+        while upstream.generations().len() == before {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the generation arrives", arrived).await;
+    let asked = upstream.asked().into_iter().rfind(|asked| asked.path == "/generate").unwrap();
+    asked.header("x-smg-routing-key").map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_named_session_have_one_routing_key() {
+    let listed = router(Router::of(&[engine().await.addr])).await;
+    let proxy = Proxy::probed(listed.addr, &[]).await;
+    let by_path = routing_key(&proxy, &listed, "/sessions/run-1/generate", &[]).await.unwrap();
+    // the first half of SHA-256 of `run-1`, as sha256sum prints it
+    assert_eq!(by_path, "4e65d3fbe8ad6535681b021b30785b12");
+    let by_header = routing_key(&proxy, &listed, "/generate", &[("x-session-id", "run-1")]).await;
+    assert_eq!(by_header, Some(by_path.clone()));
+    assert_ne!(routing_key(&proxy, &listed, "/sessions/run-2/generate", &[]).await, Some(by_path));
+    assert_eq!(routing_key(&proxy, &listed, "/generate", &[]).await, None, "the session has no name");
+    let own = [("x-smg-routing-key", "mine")];
+    assert_eq!(routing_key(&proxy, &listed, "/sessions/run-1/generate", &own).await.as_deref(), Some("mine"));
+    let off = Proxy::probed(listed.addr, &["--routing-key", "off"]).await;
+    assert_eq!(routing_key(&off, &listed, "/sessions/run-1/generate", &[]).await, None);
+    let single = engine().await;
+    for (flags, is_sent) in [(&[][..], false), (&["--routing-key", "always"][..], true)] {
+        let proxy = Proxy::probed(single.addr, flags).await;
+        assert_eq!(routing_key(&proxy, &single, "/sessions/run-1/generate", &[]).await.is_some(), is_sent, "{flags:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn admin_key_is_not_sent_to_discovered_workers() {
     let worker = engine().await;

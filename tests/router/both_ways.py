@@ -160,6 +160,28 @@ def mixed_weights(processes):
     holds("after POST /v1/policy both engines are in the named epoch", named == {(begun, "step-3", "step-3")}, spans)
 
 
+def affinity(processes):
+    """tokentap -> router -> engines: the calls of a session go to one engine, by the key that tokentap adds."""
+    engines = [processes.demo(f"affinity-{index}")[0] for index in range(2)]
+    for index, engine in enumerate(engines):
+        path = ask(f"{engine}/model_info").json()["model_path"]
+        ask(f"{engine}/update_weights_from_disk", {"model_path": path, "weight_version": f"engine-{index}"})
+    router = processes.router("router-affinity", engines, "--policy", "manual")
+
+    def served(data, session, turns=6):
+        """The engines of the turns of a session, by their labels."""
+        replies = [ask(f"{data}/sessions/{session}/generate", greedy()) for _ in range(turns)]
+        return {reply.json()["meta_info"]["weight_version"] for reply in replies}
+
+    data, _, _ = processes.serve("tokentap-affinity", router)
+    sessions = [served(data, f"kept-{index}") for index in range(8)]
+    holds("each session is served by one engine", all(len(labels) == 1 for labels in sessions), sessions)
+    holds("both engines serve sessions", len(set.union(*sessions)) == 2, sessions)
+    data, _, _ = processes.serve("tokentap-no-affinity", router, "--routing-key", "off")
+    sessions = [served(data, f"scattered-{index}") for index in range(8)]
+    holds("with --routing-key off sessions are scattered", any(len(labels) == 2 for labels in sessions), sessions)
+
+
 def trained(path):
     """The number of tokens of a path that are trained and have a logprob and an entropy."""
     return sum(mask == 1 and None not in (logprob, entropy) for mask, logprob, entropy in zip(path["loss_mask"], path["logprobs"], path["entropy"]))
@@ -241,6 +263,7 @@ def main():
         router_upstream(processes, engines)
         aborts(processes, engines)
         mixed_weights(processes)
+        affinity(processes)
         router_downstream(processes)
     finally:
         processes.end()

@@ -19,7 +19,7 @@ use crate::generation::request::{ClientCall, GenerationRequest, RequestHead, Sou
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, read_body};
 use crate::serve::data::forward::{target, upstream_headers};
-use crate::serve::identity::{Identity, InvalidName};
+use crate::serve::identity::{Identity, InvalidName, add_routing_key};
 use crate::serve::proxy::Proxy;
 use crate::session::Labels;
 
@@ -92,6 +92,9 @@ impl ReceivedCall {
         let mut headers = upstream_headers(head.headers);
         // the reply is parsed, so it must not be compressed
         headers.remove(header::ACCEPT_ENCODING);
+        if session.explicit && proxy.adds_routing_keys() {
+            add_routing_key(&mut headers, &session.session);
+        }
         let call = Box::new(ClientCall {
             head: RequestHead { method: head.method, target: target(&head.uri), headers },
             work: self.work,
