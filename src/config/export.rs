@@ -27,6 +27,16 @@ pub enum Format {
     Strands,
     /// JSON with a `TraceRecord` of rLLM's model gateway for each trained call
     Rllm,
+    /// JSON with one `GeneratorOutput` of SkyRL
+    Skyrl,
+    /// JSON with a message log of NeMo-RL for each row
+    NemoRl,
+    /// JSON with a `TrainingSample` of prime-rl for each row
+    PrimeRl,
+    /// JSON with the dictionary that a `rollout_func` of TRL returns
+    Trl,
+    /// JSON with a `Datum` of Tinker for each row
+    Tinker,
     /// JSON Lines in tokentap's own schema: one trajectory per line
     Jsonl,
     /// The columns of `jsonl` as an Arrow IPC stream

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::policies::Policies;
+use super::text::Text;
 use crate::named_enum::named_enum;
 use crate::session::{Cause, Fault, Path, Row};
 
@@ -87,6 +88,15 @@ pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
 /// The unchanged reward.
 pub(super) fn raw_reward(path: &Path) -> &Value {
     path.reward.as_deref().unwrap_or(&Value::Null)
+}
+
+/// Writes the members that say which row a sample is.
+pub(super) fn describe(path: &Path, text: &mut Text) {
+    text.key("session").string(&path.session);
+    text.key("version").integer(path.version);
+    text.key("leaf").integer(path.leaf().id);
+    text.key("reward").value(raw_reward(path));
+    text.key("flags").strings(flags(path));
 }
 
 /// The length of a value as JSON text.

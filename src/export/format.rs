@@ -1,6 +1,8 @@
 //! The exporter of each format.
 
-use super::{Batch, Export, areal, arrow, jsonl, miles, rllm, slime, strands, tunix, verl};
+use super::{
+    Batch, Export, areal, arrow, jsonl, miles, nemo_rl, prime_rl, rllm, skyrl, slime, strands, tinker, trl, tunix, verl,
+};
 use crate::config::Format;
 
 /// The properties and the code of a format.
@@ -24,6 +26,11 @@ impl Format {
             Self::Tunix => tunix::EXPORTER,
             Self::Strands => strands::EXPORTER,
             Self::Rllm => rllm::EXPORTER,
+            Self::Skyrl => skyrl::EXPORTER,
+            Self::NemoRl => nemo_rl::EXPORTER,
+            Self::PrimeRl => prime_rl::EXPORTER,
+            Self::Trl => trl::EXPORTER,
+            Self::Tinker => tinker::EXPORTER,
             Self::Jsonl => jsonl::EXPORTER,
             Self::Arrow => arrow::EXPORTER,
             // `super::`, because a crate has the same name

@@ -171,7 +171,7 @@ mod tests {
     use crate::export::fixture::{File, batch, bytes, path, rows, rows_of, turn, turns};
     use crate::session::Fault;
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
+    const ALL: Needs = Needs { logprobs: true, entropy: true, temperature: false, kept: None, int32_ids: false };
 
     fn trained(settled: &SelectedRows) -> Vec<Vec<bool>> {
         settled.rows.iter().map(|row| row.path().steps.iter().map(|step| step.trained).collect()).collect()
@@ -275,7 +275,7 @@ mod tests {
         fn claims_equal_those_of_a_walk_over_every_path(
             paths in forest(), logprobs in any::<bool>(), kept in prop::option::of(0..12_usize),
         ) {
-            let needs = Needs { logprobs, entropy: false, kept, int32_ids: false };
+            let needs = Needs { logprobs, kept, ..Needs::default() };
             let settled = settle(rows(&paths), Vec::new(), needs);
             let flags = |row: &Row| (row.leaf(), row.path().steps.iter().map(|step| step.trained).collect::<Vec<_>>());
             let own: Vec<_> = settled.rows.iter().map(flags).collect();

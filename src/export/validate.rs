@@ -9,6 +9,8 @@ pub struct Needs {
     pub logprobs: bool,
     /// A finite entropy.
     pub entropy: bool,
+    /// The temperature that the logprobs are of.
+    pub temperature: bool,
     /// The number of tokens after the first prompt that the format keeps; `None` keeps all.
     pub kept: Option<usize>,
     /// Ids that fit into an int32, also in prompts.
@@ -59,7 +61,25 @@ pub(super) fn numbers(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
     if needs.entropy && !is_full(&turn.entropy, turn) {
         return Err("missing_entropy");
     }
+    if needs.temperature && temperature(turn).is_none() {
+        return Err("missing_temperature");
+    }
     Ok(())
+}
+
+/// The temperature of the distribution that the logprobs of a turn describe, if it is known. Of a turn whose entropies were not wanted it
+/// is the one that the client asked for.
+pub(super) fn temperature(turn: &Turn) -> Option<f64> {
+    #[derive(serde::Deserialize)]
+    struct Sampling {
+        temperature: Option<f64>,
+    }
+    if let Some(how) = &turn.about.measured {
+        return how.temperature;
+    }
+    let sampling: Sampling = serde_json::from_str(turn.about.sampling.as_deref()?).ok()?;
+    // below this the engine samples greedily, and its logprobs are at temperature 1
+    sampling.temperature.map(|temperature| if temperature < 1e-6 { 1.0 } else { temperature })
 }
 
 fn lengths(turn: &Turn) -> Result<(), &'static str> {
@@ -92,7 +112,7 @@ mod tests {
     use crate::export::fixture::{path, turns};
     use crate::session::{Fault, Snapshot};
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true, kept: None, int32_ids: false };
+    const ALL: Needs = Needs { logprobs: true, entropy: true, temperature: false, kept: None, int32_ids: false };
 
     /// The problem of the path through the second turn after a turn of it was changed.
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {

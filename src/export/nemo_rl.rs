@@ -1,0 +1,98 @@
+//! NeMo-RL: a message log of token ids per row, as its environments return it.
+
+use super::facts::{self, Status};
+use super::text::{self, Text};
+use super::{Batch, Export, Exporter, Needs, settle};
+use crate::session::{Path, Segment};
+
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter {
+    has_text: false,
+    // NeMo-RL computes them from the rewards
+    has_advantages: false,
+    export,
+};
+
+/// NeMo-RL trains the messages of the assistant that have logprobs. Context, also a sampled turn that another row trains, is a message of
+/// the user, as in NeMo-RL's own adapter for NeMo-Gym.
+fn export(batch: Batch) -> Export {
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
+    let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
+        text.object(|text| {
+            text.key("idx").integer(groups[at]);
+            sample(&rows[at].path(), text);
+        });
+    });
+    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
+}
+
+fn sample(path: &Path, text: &mut Text) {
+    text.key("message_log").array(|log| path.segments().for_each(|segment| message(&segment, log)));
+    text.key("length").integer(path.len());
+    text.key("loss_multiplier").literal("1.0");
+    match facts::reward(path.reward.as_ref()) {
+        Some(reward) => text.key("total_reward").float(reward),
+        None => text.key("total_reward").literal("null"),
+    }
+    text.key("truncated").literal(if Status::new(path) == Status::Truncated { "true" } else { "false" });
+    facts::describe(path, text);
+}
+
+fn message(segment: &Segment<'_>, log: &mut Text) {
+    log.object(|text| {
+        text.key("role").string(if segment.trained { "assistant" } else { "user" });
+        // the export has tokens only
+        text.key("content").string("");
+        text.key("token_ids").array(|list| list.ids(segment.ids));
+        if segment.trained {
+            text.key("generation_logprobs").array(|list| list.floats(segment.logprobs));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{batch, example, json as read, rows_of, turns};
+
+    #[test]
+    fn row_is_a_message_log() {
+        let whole = read(export(example()));
+        let user = |ids: serde_json::Value| json!({"role": "user", "content": "", "token_ids": ids});
+        assert_eq!(
+            whole["samples"][0],
+            json!({
+                "idx": 0, "length": 9, "loss_multiplier": 1.0, "total_reward": 1.5, "truncated": true,
+                "message_log": [
+                    user(json!([1, 2, 3])),
+                    {"role": "assistant", "content": "", "token_ids": [4, 5], "generation_logprobs": [-0.5, -1.0]},
+                    user(json!([6])),
+                    {
+                        "role": "assistant", "content": "", "token_ids": [7, 8, 9],
+                        "generation_logprobs": [-0.5, -1.0, -1.5],
+                    },
+                ],
+                "session": "s", "version": 0, "leaf": 1, "reward": 1.5, "flags": ["crosses_versions", "policy_uncertain"],
+            })
+        );
+        let second = &whole["samples"][1];
+        let roles: Vec<_> = second["message_log"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
+        assert_eq!(roles, ["user", "user", "user", "assistant"], "the shared turn is trained in the first row");
+        assert_eq!((&second["truncated"], &second["idx"]), (&json!(false), &json!(0)));
+    }
+
+    #[test]
+    fn missing_reward_is_null_and_missing_logprobs_refuse_a_row() {
+        let mut turns = turns();
+        turns[1].logprobs = Box::default();
+        let mut rows = rows_of(turns);
+        rows[1].reward = None;
+        let whole = read(export(batch(rows)));
+        assert_eq!(whole["refused"], json!([{"session": "s", "leaf": 1, "reason": "missing_logprobs"}]));
+        assert_eq!(whole["samples"][0]["total_reward"], json!(null));
+        assert_eq!(read(export(Batch::default())), json!({"samples": [], "refused": []}));
+    }
+}

@@ -1,0 +1,138 @@
+//! SkyRL: the rows as one `GeneratorOutput`.
+
+use std::collections::HashMap;
+
+use super::per_token::{self, PerToken};
+use super::text::{self, Text};
+use super::{Batch, Export, Exporter, Needs, facts, settle};
+use crate::session::{Path, Row};
+
+/// The exporter.
+pub(super) const EXPORTER: Exporter = Exporter {
+    has_text: false,
+    // SkyRL computes them from the rewards
+    has_advantages: false,
+    export,
+};
+
+/// `generator_output` has a list per member, with one item per row; what only its generator knows is null. `samples` says which row each
+/// item is. `rewards` is null unless every row has one, because SkyRL has no absent reward.
+fn export(batch: Batch) -> Export {
+    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let (rows, count) = (settled.rows.clone(), settled.rows.len());
+    let each = |before: &'static str, write: fn(&Path, &mut Text)| {
+        let rows = rows.clone();
+        text::list(before, count, move |at, text| write(&rows[at].path(), text))
+    };
+    let samples = each(r#"{"samples":["#, |path, text| text.object(|text| facts::describe(path, text)));
+    let prompts = each(r#"],"generator_output":{"prompt_token_ids":["#, |path, text| {
+        text.array(|list| list.ids(per_token::prompt(path)));
+    });
+    let responses = each(r#"],"response_ids":["#, |path, text| {
+        PerToken::Ids { pad: 0 }.list(per_token::response(path), "0", text);
+    });
+    let masks = each(r#"],"loss_masks":["#, |path, text| PerToken::Mask.list(per_token::response(path), "0", text));
+    let logprobs = each(r#"],"rollout_logprobs":["#, |path, text| {
+        PerToken::Logprobs.list(per_token::response(path), "0.0", text);
+    });
+    let stops = each(r#"],"stop_reasons":["#, |path, text| text.maybe_string(path.leaf().about.finish.as_deref()));
+    let names = trajectories(&rows);
+    let trajectories = text::list(r#"],"trajectory_ids":["#, count, move |at, text| {
+        let (prompt, repetition) = &names[at];
+        text.object(|text| {
+            text.key("instance_id").string(prompt);
+            text.key("repetition_id").integer(*repetition);
+        });
+    });
+    let rest = std::iter::once(rest(&rows));
+    let texts = samples.chain(prompts).chain(responses).chain(masks).chain(logprobs).chain(stops);
+    text::samples(texts.chain(trajectories).chain(rest), r#"},"refused":["#, settled.refused).counted(settled.tally)
+}
+
+/// For each row the name of its first prompt, and how many rows before it have the same.
+fn trajectories(rows: &[Row]) -> Vec<(String, usize)> {
+    let mut seen: HashMap<usize, usize> = HashMap::new();
+    let numbered = rows.iter().zip(facts::groups(rows)).map(|(row, group)| {
+        let repetitions = seen.entry(group).or_default();
+        *repetitions += 1;
+        (facts::prompt_name(row), *repetitions - 1)
+    });
+    numbered.collect()
+}
+
+/// The end of the list before, and the members that are no lists of texts.
+fn rest(rows: &[Row]) -> Vec<u8> {
+    let mut text = Text::after("],");
+    match facts::rewards(rows) {
+        Some(rewards) => text.key("rewards").array(|list| list.floats(&rewards)),
+        None => text.key("rewards").literal("null"),
+    }
+    let unknown = [
+        "rollout_metrics",
+        "trajectory_generation_times",
+        "rollout_expert_indices",
+        "is_last_step",
+        "env_metrics",
+        "pixel_values",
+        "image_grid_thw",
+    ];
+    unknown.iter().for_each(|name| text.key(name).literal("null"));
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::fixture::{batch, example, json as read, path, rows_of, turn, turns};
+
+    #[test]
+    fn rows_are_one_output() {
+        let mut rows = rows_of(turns());
+        rows.push(path(&[&turn(0, None, &[20], &[21]).into()]));
+        rows[2].reward = Some(std::sync::Arc::new(json!(0)));
+        let whole = read(export(batch(rows)));
+        let output = &whole["generator_output"];
+        assert_eq!(output["prompt_token_ids"], json!([[1, 2, 3], [1, 2, 3], [20]]));
+        assert_eq!(output["response_ids"], json!([[4, 5, 6, 7, 8, 9], [4, 5, 10, 11], [21]]));
+        assert_eq!(output["loss_masks"], json!([[1, 1, 0, 1, 1, 1], [0, 0, 0, 1], [1]]));
+        assert_eq!(
+            output["rollout_logprobs"],
+            json!([[-0.5, -1.0, 0.0, -0.5, -1.0, -1.5], [0.0, 0.0, 0.0, -0.5], [-0.5]])
+        );
+        assert_eq!(output["rewards"], json!([1.5, 0.5, 0.0]));
+        assert_eq!(output["stop_reasons"], json!(["length", "stop", "stop"]));
+        let ids = output["trajectory_ids"].as_array().unwrap();
+        assert_eq!(ids[0]["instance_id"], ids[1]["instance_id"], "two samples of one prompt");
+        assert_ne!(ids[0]["instance_id"], ids[2]["instance_id"]);
+        let repetitions: Vec<_> = ids.iter().map(|id| &id["repetition_id"]).collect();
+        assert_eq!(repetitions, [0, 1, 0]);
+        assert_eq!(
+            whole["samples"][0],
+            json!({
+                "session": "s", "version": 0, "leaf": 1, "reward": 1.5, "flags": ["crosses_versions", "policy_uncertain"]
+            })
+        );
+        assert_eq!(output["is_last_step"], json!(null));
+    }
+
+    #[test]
+    fn a_missing_reward_makes_the_list_null_and_missing_logprobs_refuse_a_row() {
+        let mut rows = rows_of(turns());
+        rows[0].reward = None;
+        assert_eq!(read(export(batch(rows)))["generator_output"]["rewards"], json!(null));
+        let mut turns = turns();
+        turns[1].logprobs[0] = f32::NAN;
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(whole["refused"], json!([{"session": "s", "leaf": 1, "reason": "missing_logprobs"}]));
+        assert_eq!(
+            whole["generator_output"]["loss_masks"],
+            json!([[1, 1, 0, 1]]),
+            "the shared turn is trained here now"
+        );
+        let nothing = read(export(Batch::default()));
+        assert_eq!(nothing["generator_output"]["response_ids"], json!([]));
+        assert!(!read(export(example()))["generator_output"].as_object().unwrap().contains_key("refused"));
+    }
+}
