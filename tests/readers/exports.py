@@ -22,7 +22,8 @@ import egpo_reference
 import read
 
 FILES = {"verl": "verl.safetensors", "miles": "miles.safetensors", "areal": "areal.safetensors", "slime": "slime.json",
-         "tunix": "tunix.json", "strands": "strands.json", "rllm": "rllm.json", "jsonl": "data.jsonl",
+         "tunix": "tunix.json", "strands": "strands.json", "rllm": "rllm.json", "skyrl": "skyrl.json",
+         "nemo-rl": "nemo-rl.json", "prime-rl": "prime-rl.json", "trl": "trl.json", "tinker": "tinker.json", "jsonl": "data.jsonl",
          "arrow": "data.arrow", "parquet": "data.parquet"}
 PAD = 1023  # of the demo's vocabulary; no prompt below holds it
 bad = []
@@ -75,14 +76,14 @@ class Turn:
 class Session:
     """One conversation, with the state of its client."""
 
-    def __init__(self, agent, name, how="header", **ask):
-        self.agent, self.name, self.how, self.ask = agent, name, how, ask
+    def __init__(self, agent, name, how="header", temperature=1.0, **ask):
+        self.agent, self.name, self.how, self.temperature, self.ask = agent, name, how, temperature, ask
         self.turns, self.rewards = [], {}
 
     def go(self, after, new, text=None, stream=False, abort=False, n=1, stop=(), length=12, **top):
         """Sends a prompt of the turn `after` and the tokens `new`; returns the turns, one per sample."""
         # a turn that is to be aborted must be long, so that it does not end before the abort
-        body = {"sampling_params": {"temperature": 1.0, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n, "ignore_eos": abort},
+        body = {"sampling_params": {"temperature": self.temperature, "max_new_tokens": length, "stop_token_ids": list(stop), "n": n, "ignore_eos": abort},
                 "return_logprob": True, **self.ask, **top}
         if text is None:
             body["input_ids"] = (after.tokens() if after else []) + new
@@ -136,7 +137,7 @@ class Session:
                 add(turn.output, True, turn.trained and turn.number not in taken, turn.logprobs, turn.entropy, turn.version)
                 taken.add(turn.number)
             status = {"stop": "completed", "length": "truncated"}[leaf.finish]
-            rows.append({"session": self.name, "leaf": leaf.number, "prompt_len": len(leaf.line()[0].prompt), "status": status,
+            rows.append({"session": self.name, "leaf": leaf.number, "temperature": self.temperature, "prompt_len": len(leaf.line()[0].prompt), "status": status,
                          "reward": self.rewards.get(leaf.number, self.rewards.get(None)), **row})
         return rows
 
@@ -193,7 +194,7 @@ def play(agent, think):
         batches["whole"].append(s)
 
     # A tree: a branch off the first turn, a sub-agent with its own prompt, two samples at once of which one continues.
-    s = Session(agent, "tree")
+    s = Session(agent, "tree", temperature=0.8)
     (a,) = s.go(None, tool(9))
     (b,) = s.go(a, tool(3))
     (branch,) = s.go(a, tool(5), stop=end)
@@ -227,10 +228,11 @@ def play(agent, think):
     s.go(s.go(None, tool(3))[0], tool(1))
     batches["unrewarded"] = [batches["whole"][0], s, batches["whole"][3]]
 
-    s = Session(agent, "plain", return_entropy=False)
-    s.go(s.go(None, tool(3))[0], tool(2), stop=end)
-    s.reward(1.0)
-    batches["unmeasured"].append(s)
+    for i, temperature in enumerate((0.75, 0.5)):
+        s = Session(agent, "plain-%d" % i, temperature=temperature, return_entropy=False)
+        s.go(s.go(None, tool(3))[0], tool(2), stop=end)
+        s.reward(1.0)
+        batches["unmeasured"].append(s)
 
     # Turns whose requests add members of different types to meta_info, or none.
     for i, ask in enumerate(({}, {"top_logprobs_num": 2}, {"token_ids_logprob": [5, 6]}, {"top_logprobs_num": 1, "logprob_start_len": 0})):

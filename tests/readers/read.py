@@ -8,6 +8,7 @@ skipped only when its package could not be installed or imported; a file that is
 absent or wrong fails.
 """
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -63,7 +64,7 @@ def near(got, want, what):
 
 
 def load(part, module, name, bare=None):
-    """The class `name` of `module`.
+    """The class `name` of `module`, or the module itself.
 
     `bare` names a package whose __init__ imports the whole trainer (agents, servers,
     learners). An empty package replaces it, so that the unmodified module with the
@@ -81,9 +82,52 @@ def load(part, module, name, bare=None):
             package = types.ModuleType(bare)
             package.__path__ = list(spec.submodule_search_locations)
             sys.modules[bare] = package
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
+        return getattr(found, name) if name else found
     except Exception as e:  # a broken install raises far more than ImportError
         raise Skip("%s cannot be imported: %s: %s" % (module, type(e).__name__, e))
+
+
+def bare_packages(*names):
+    """Empty packages in place of these, whose __init__ imports the whole trainer; outer packages first."""
+    for name in names:
+        if name not in sys.modules:
+            try:
+                spec = importlib.util.find_spec(name)
+            except ImportError:
+                spec = None
+            package = types.ModuleType(name)
+            package.__path__ = list(spec.submodule_search_locations) if spec else []
+            sys.modules[name] = package
+
+
+def source(name):
+    """Makes the pinned source of a project without a package importable."""
+    note = os.path.join(sys.prefix, "skip", name)
+    if os.path.exists(note):
+        raise Skip("%s was not fetched: %s" % (name, open(note).read().strip()))
+    folder = os.path.join(sys.prefix, "source", name)
+    for path in (os.path.join(folder, "src"), folder):
+        if os.path.isdir(path):
+            sys.path.insert(0, path)
+            return
+    raise Skip("%s was not fetched" % name)
+
+
+def own_functions(package, file, names, around):
+    """Unchanged functions of a file of a trainer that cannot be imported without its whole engine; `around` are the globals they use."""
+    import ast
+
+    path = os.path.join(sys.modules[package].__path__[0], file)
+    with open(path, encoding="utf-8") as f:
+        tree = ast.parse(f.read())
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names}
+    need(set(found) == set(names), "%s has no %s", path, ", ".join(set(names) - set(found)))
+    # annotations may name types of modules that are not imported
+    code = compile(ast.Module([found[name] for name in names], []), path, "exec", flags=__import__("__future__").annotations.compiler_flag)
+    space = dict(around)
+    exec(code, space)
+    return [space[name] for name in names]
 
 
 def version(package):
@@ -533,6 +577,234 @@ def check_trajectories(samples, rows):
             need(item["policy_version"] == steps(row)[0], "%spolicy_version is %r, expected %d", name, item["policy_version"], steps(row)[0])
 
 
+# ---- SkyRL -----------------------------------------------------------------------
+
+
+def read_skyrl(path, rows, refused):
+    bare_packages("skyrl", "skyrl.train", "skyrl.train.dataset", "skyrl.train.generators")
+    # its inference servers need Python 3.12; the output only shares their type of a conversation
+    servers = "skyrl.backends.skyrl_train.inference_servers"
+    bare_packages("skyrl.backends", "skyrl.backends.skyrl_train", servers)
+    sys.modules[servers + ".base"] = types.SimpleNamespace(ConversationType=list)
+    TrajectoryID = load("torch skyrl", "skyrl.train.generators.base", "TrajectoryID")
+    GeneratorOutput = load("torch skyrl", "skyrl.train.generators.base", "GeneratorOutput")
+    convert = load("torch skyrl", "skyrl.train.dataset.preprocess", "convert_prompts_responses_to_batch_tensors")
+    import logging
+    import typing
+
+    import numpy as np
+
+    validate = own_functions("skyrl", "train/utils/trainer_utils.py", ["validate_generator_output", "_validate_step_wise_fields"],
+                             {"np": np, "logger": logging.getLogger("skyrl"), "GeneratorOutput": GeneratorOutput})[0]
+    value = json_file(path)
+    samples = samples_of(value, len(rows), refused)
+    output = value["generator_output"]
+    same(sorted(output), sorted(typing.get_type_hints(GeneratorOutput)), "members of generator_output")
+    output = GeneratorOutput(**output)
+    output["trajectory_ids"] = [TrajectoryID(**name) for name in output["trajectory_ids"]]
+    rewarded = all(r["reward"] is not None for r in rows)
+    need((output["rewards"] is not None) == rewarded, "rewards must exist if every row has a reward, and only then")
+    if not rewarded:  # as a trainer that scores the rows itself
+        output["rewards"] = [0.0] * len(rows)
+    try:
+        validate(len(rows), output)
+    except (AssertionError, RuntimeError) as e:
+        raise Wrong("validate_generator_output: %s" % e)
+    prompts = [r["token_ids"][: r["prompt_len"]] for r in rows]
+    first = {}
+    for i, (sample, row, name) in enumerate(zip(samples, rows, output["trajectory_ids"])):
+        same((sample["session"], sample["leaf"]), (row["session"], row["leaf"]), "sample %d" % i)
+        if rewarded:
+            check_reward(output["rewards"][i], row, "row %d " % i)
+        need(output["stop_reasons"][i] == {"completed": "stop", "truncated": "length", "aborted": "abort"}[row["status"]], "row %d stop_reasons", i)
+        known = first.setdefault(tuple(prompts[i]), (name.instance_id, []))
+        need(known[0] == name.instance_id, "row %d: two names of one prompt", i)
+        same([name.repetition_id], [len(known[1])], "row %d repetition_id" % i)
+        known[1].append(i)
+    need(len({name for name, _ in first.values()}) == len(first), "one name of two prompts")
+    token_rewards = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(output["response_ids"], output["rewards"])]
+    sequences, attention, _, _, masks, logprobs, _ = convert(
+        types.SimpleNamespace(pad_token_id=99), output["prompt_token_ids"], output["response_ids"], token_rewards,
+        output["loss_masks"], output["rollout_logprobs"])
+    for i, row in enumerate(rows):
+        ids, mask, want = response(row)
+        name = "row %d " % i
+        same(sequences[i][attention[i] == 1].tolist(), row["token_ids"], name + "sequences")
+        at = masks.shape[1] - len(ids)  # aligned on the right
+        same(masks[i].tolist(), [0] * at + mask, name + "loss_masks")
+        near(logprobs[i].tolist(), [0.0] * at + want, name + "logprobs")
+    return "%s GeneratorOutput, validated, batch %s" % (version("skyrl"), tuple(sequences.shape))
+
+
+# ---- NeMo-RL ---------------------------------------------------------------------
+
+
+def read_nemo_rl(path, rows, refused):
+    source("nemo-rl")
+    bare_packages("nemo_rl", "nemo_rl.data", "nemo_rl.distributed")
+    flatten = load("torch verl nemo-rl", "nemo_rl.data.llm_message_utils", "batched_message_log_to_flat_message")
+    import typing
+
+    import torch
+
+    add_masks = own_functions("nemo_rl", "algorithms/grpo.py", ["add_grpo_token_loss_masks_and_generation_logprobs"], {
+        "torch": torch, "cast": typing.cast, "LLMMessageLogType": list, "VLMMessageLogType": list,
+        "backfill_missing_routed_experts": lambda logs: None})[0]
+    samples = samples_of(json_file(path), len(rows), refused)
+    logs = []
+    for i, (sample, row) in enumerate(zip(samples, rows)):
+        name = "row %d " % i
+        need(sample["length"] == len(row["token_ids"]), "%slength", name)
+        check_reward(sample["total_reward"], row, name)
+        need(sample["truncated"] == (row["status"] == "truncated"), "%struncated", name)
+        # as its adapter for NeMo-Gym makes tensors of what the environment returns
+        logs.append([{**message, **{key: torch.tensor(message[key]) for key in ("token_ids", "generation_logprobs") if key in message}}
+                     for message in sample["message_log"]])
+    add_masks(logs)
+    flat, lengths = flatten(logs, pad_value_dict={"token_ids": 99})
+    for i, row in enumerate(rows):
+        n, name = len(row["token_ids"]), "row %d " % i
+        need(int(lengths[i]) == n, "%slength of the flat message is %d, expected %d", name, int(lengths[i]), n)
+        same(flat["token_ids"][i, :n].tolist(), row["token_ids"], name + "token_ids")
+        same(flat["token_loss_mask"][i, :n].tolist(), row["loss_mask"], name + "token_loss_mask")
+        near(flat["generation_logprobs"][i, :n].tolist(), zeroed(row["logprobs"], row["loss_mask"]), name + "generation_logprobs")
+    return "NeMo-RL's flat messages %s" % (tuple(flat["token_ids"].shape),)
+
+
+# ---- prime-rl --------------------------------------------------------------------
+
+
+def read_prime_rl(path, rows, refused):
+    source("prime-rl")
+    bare_packages("prime_rl", "prime_rl.transports", "prime_rl.transports.rollouts", "prime_rl.trainer")
+    TrainingSample = load("base prime-rl", "prime_rl.transports.rollouts.types", "TrainingSample")
+    prepare_sample = load("base prime-rl", "prime_rl.trainer.batch", "prepare_sample")
+    prepare_batch = load("base prime-rl", "prime_rl.trainer.batch", "prepare_batch")
+    build_bin_cost = load("base prime-rl", "prime_rl.trainer.batch", "build_bin_cost")
+    import msgspec
+
+    found = samples_of(json_file(path), len(rows), refused)
+    samples = []
+    for i, (item, row) in enumerate(zip(found, rows)):
+        name = "row %d " % i
+        same((item["session"], item["leaf"]), (row["session"], row["leaf"]), name)
+        check_reward(item["reward"], row, name)
+        sample = TrainingSample(**item["training_sample"])
+        # the wire format checks the types; a member without a value is absent on it
+        sample = msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=TrainingSample)
+        # its orchestrator gives each token the advantage of the rollout
+        sample.advantages = [float(m) for m in sample.mask]
+        samples.append(sample)
+        batch = prepare_sample(sample, seq_len=len(row["token_ids"]))
+        same(batch.input_ids, row["token_ids"], name + "input_ids")
+        same([int(m) for m in batch.loss_mask], row["loss_mask"], name + "loss_mask")
+        near(batch.inference_logprobs, zeroed(row["logprobs"], row["loss_mask"]), name + "inference_logprobs")
+        same({t for t, m in zip(batch.temperatures, batch.loss_mask) if m}, {row["temperature"]}, name + "temperatures")
+    grid = prepare_batch(samples, seq_len=4096, num_train_workers=1, bin_cost=build_bin_cost(None))
+    tokens = sum(sum(batch.loss_mask) for batch in grid[0])
+    need(tokens == sum(sum(r["loss_mask"]) for r in rows), "the packed batches train %d tokens", tokens)
+    return "prime-rl's TrainingSample, %d samples in %d packed batches" % (len(samples), len(grid[0]))
+
+
+# ---- TRL -------------------------------------------------------------------------
+
+
+def read_trl(path, rows, refused):
+    GRPOTrainer = load("torch verl columnar trl", "trl", "GRPOTrainer")
+    GRPOConfig = load("torch verl columnar trl", "trl", "GRPOConfig")
+    import tempfile
+
+    import torch
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    value = json_file(path)
+    samples = samples_of(value, len(rows), refused)
+    rollout = value["rollout"]
+    for i, (sample, row) in enumerate(zip(samples, rows)):
+        same((sample["session"], sample["leaf"]), (row["session"], row["leaf"]), "sample %d" % i)
+        check_reward(rollout["reward"][i], row, "row %d " % i)
+    # a step of its GRPO trainer with a tiny model: an even number of rows, because a group has at least two
+    B = len(rows) // 2 * 2
+    need(B, "a step needs two rows")
+    vocab = 1 + max(t for r in rows for t in r["token_ids"])
+    words = Tokenizer(models.WordLevel({"t%d" % i: i for i in range(vocab)}, unk_token="t0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1", pad_token="t0")
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=4096, n_embd=8, n_layer=1, n_head=1, bos_token_id=1, eos_token_id=1))
+    seen = {}
+
+    class Trainer(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            batch = super()._generate_and_score_completions(inputs)
+            seen.update(batch)
+            return batch
+
+    def rollouts(prompts, trainer):
+        return {key: values[:B] for key, values in rollout.items()}
+
+    def rewards(completions, reward, **_):
+        seen["reward"] = reward
+        return [0.0 if x is None else x for x in reward]
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = GRPOConfig(output_dir=folder, per_device_train_batch_size=B, num_generations=2, max_steps=1, report_to=[], use_cpu=True,
+                            save_strategy="no", logging_strategy="no", disable_tqdm=True, shuffle_dataset=False, bf16=False)
+        trainer = Trainer(model=model, reward_funcs=rewards, args=config, processing_class=tokenizer, rollout_func=rollouts,
+                          train_dataset=Dataset.from_dict({"prompt": ["t%d" % i for i in range(B)]}))
+        with contextlib.redirect_stdout(sys.stderr):  # it prints its metrics
+            trainer.train()
+    near(seen["reward"], [r["reward"] for r in rows[:B]], "the rewards of the reward function")
+    for i, row in enumerate(rows[:B]):
+        ids, mask, logprobs = response(row)
+        name, n = "row %d " % i, len(ids)
+        prompt = seen["prompt_ids"][i][seen["prompt_mask"][i] == 1].tolist()
+        same(prompt, row["token_ids"][: row["prompt_len"]], name + "prompt_ids")
+        same(seen["completion_ids"][i, :n].tolist(), ids, name + "completion_ids")
+        same(seen["completion_mask"][i].tolist(), [1] * n + [0] * (seen["completion_mask"].shape[1] - n), name + "completion_mask")
+        same(seen["tool_mask"][i, :n].tolist(), mask, name + "tool_mask")
+        near(seen["sampling_per_token_logps"][i, :n].tolist(), logprobs, name + "sampling_per_token_logps")
+    return "%s, one step of its GRPO trainer, %d rows" % (version("trl"), B)
+
+
+# ---- Tinker ----------------------------------------------------------------------
+
+
+def read_tinker(path, rows, refused):
+    bare_packages("tinker_cookbook", "tinker_cookbook.rl", "tinker_cookbook.supervised", "tinker_cookbook.renderers", "tinker_cookbook.utils")
+    # types that only annotations of its completers name
+    sys.modules["tinker_cookbook.renderers"].Message = sys.modules["tinker_cookbook.renderers"].Renderer = dict
+    tinker = load("torch pydantic tinker", "tinker", None)
+    trajectory_to_data = load("torch pydantic tinker", "tinker_cookbook.rl.data_processing", "trajectory_to_data")
+    Trajectory = load("torch pydantic tinker", "tinker_cookbook.rl.types", "Trajectory")
+    Transition = load("torch pydantic tinker", "tinker_cookbook.rl.types", "Transition")
+    TokensWithLogprobs = load("torch pydantic tinker", "tinker_cookbook.completers", "TokensWithLogprobs")
+
+    for i, (item, row) in enumerate(zip(samples_of(json_file(path), len(rows), refused), rows)):
+        name = "row %d " % i
+        check_reward(item["reward"], row, name)
+        given = item["datum"]
+        datum = tinker.Datum(model_input=tinker.ModelInput(**given["model_input"]),
+                             loss_fn_inputs={key: tinker.TensorData(**tensor) for key, tensor in given["loss_fn_inputs"].items()})
+        # what the cookbook makes of the same calls
+        calls = []
+        for start, end in trained(row):
+            prompt = tinker.ModelInput.from_ints(row["token_ids"][:start])
+            sampled = TokensWithLogprobs(tokens=row["token_ids"][start:end], maybe_logprobs=row["logprobs"][start:end])
+            calls.append(Transition(ob=prompt, ac=sampled, reward=0.0, episode_done=False))
+        (want,) = trajectory_to_data(Trajectory(transitions=calls, final_ob=tinker.ModelInput.empty()), 1.0)
+        end = want.model_input.length  # tokens after the last trained one are in no call
+        same(datum.model_input.to_ints()[:end], want.model_input.to_ints(), name + "model_input")
+        same(datum.model_input.to_ints(), row["token_ids"][:-1], name + "model_input")
+        for key in ("target_tokens", "logprobs", "mask"):
+            mine, theirs = datum.loss_fn_inputs[key], want.loss_fn_inputs[key]
+            need(mine.dtype == theirs.dtype, "%s%s is %s, the cookbook's is %s", name, key, mine.dtype, theirs.dtype)
+            near(mine.to_torch().tolist()[:end], theirs.to_torch().tolist(), name + key)
+            need(mine.shape == [len(row["token_ids"]) - 1], "%s%s has the shape %s", name, key, mine.shape)
+        same(datum.loss_fn_inputs["mask"].to_torch().tolist(), [float(m) for m in row["loss_mask"][1:]], name + "mask")
+    return "%s Datum, as %s makes it, %d rows" % (version("tinker"), version("tinker-cookbook"), len(rows))
+
+
 # ---- plain files -----------------------------------------------------------------
 
 
@@ -608,6 +880,11 @@ READERS = {
     "tunix": ("tunix.json", read_tunix),
     "strands": ("strands.json", read_strands),
     "rllm": ("rllm.json", read_rllm),
+    "skyrl": ("skyrl.json", read_skyrl),
+    "nemo-rl": ("nemo-rl.json", read_nemo_rl),
+    "prime-rl": ("prime-rl.json", read_prime_rl),
+    "trl": ("trl.json", read_trl),
+    "tinker": ("tinker.json", read_tinker),
     "jsonl": ("data.jsonl", read_jsonl),
     "arrow": ("data.arrow", read_arrow),
     "parquet": ("data.parquet", read_parquet),

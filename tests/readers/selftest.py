@@ -39,7 +39,7 @@ def truth():
                 entropy.append(t / 32 if is_output else None)
             spans.append([is_output, len(part)])
         return {"session": "s", "leaf": leaf, "token_ids": ids, "loss_mask": mask, "logprobs": logprobs, "entropy": entropy,
-                "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward, "status": status,
+                "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward, "status": status, "temperature": 0.5,
                 "versions": [len(leaf) + int(t > 22) if m else None for t, m in zip(ids, mask)]}
 
     return [
@@ -141,7 +141,44 @@ def write(folder, rows):
         trace["trace_id"] = "t%d" % i
     dump("rllm.json", {"samples": traces, "refused": refused})
 
-    items = [{k: v for k, v in r.items() if k not in ("segments", "versions")} for r in rows]
+    names = [{"session": r["session"], "leaf": r["leaf"], "reward": r["reward"]} for r in rows]
+    prompts = [r["token_ids"][: r["prompt_len"]] for r in rows]
+    rewards = [r["reward"] for r in rows]
+    stops = {"completed": "stop", "truncated": "length", "aborted": "abort"}
+    unknown = ["rollout_metrics", "trajectory_generation_times", "rollout_expert_indices", "is_last_step", "env_metrics", "pixel_values",
+               "image_grid_thw"]
+    dump("skyrl.json", {"samples": names, "refused": refused, "generator_output": {
+        "prompt_token_ids": prompts, "response_ids": [read.response(r)[0] for r in rows], "loss_masks": [read.response(r)[1] for r in rows],
+        "rollout_logprobs": [read.response(r)[2] for r in rows], "rewards": None if None in rewards else rewards,
+        "stop_reasons": [stops[r["status"]] for r in rows], **dict.fromkeys(unknown),
+        "trajectory_ids": [{"instance_id": str(p), "repetition_id": prompts[:i].count(p)} for i, p in enumerate(prompts)]}})
+    dump("trl.json", {"samples": names, "refused": refused, "rollout": {
+        "prompt_ids": prompts, "completion_ids": [read.response(r)[0] for r in rows], "env_mask": [read.response(r)[1] for r in rows],
+        "logprobs": [read.response(r)[2] for r in rows], "reward": rewards}})
+    logs, data, training = [], [], []
+    for r, name in zip(rows, names):
+        log, start = [], 0
+        for _, length in r["segments"]:
+            one = {"role": "user", "content": "", "token_ids": r["token_ids"][start : start + length]}
+            if r["loss_mask"][start]:
+                one |= {"role": "assistant", "generation_logprobs": r["logprobs"][start : start + length]}
+            log.append(one)
+            start += length
+        logs.append({**name, "message_log": log, "length": start, "loss_multiplier": 1.0, "total_reward": r["reward"], "idx": 0,
+                     "truncated": r["status"] == "truncated"})
+        logprobs = read.zeroed(r["logprobs"], r["loss_mask"])
+        training.append({**name, "training_sample": {
+            "token_ids": r["token_ids"], "mask": [bool(m) for m in r["loss_mask"]], "logprobs": logprobs,
+            "temperatures": [r["temperature"] if m else 1.0 for m in r["loss_mask"]], "env_name": "tokentap"}})
+        lists = {"target_tokens": (r["token_ids"], "int64"), "logprobs": (logprobs, "float32"), "mask": (r["loss_mask"], "float32")}
+        data.append({**name, "datum": {
+            "model_input": {"chunks": [{"type": "encoded_text", "tokens": r["token_ids"][:-1]}]},
+            "loss_fn_inputs": {key: {"data": values[1:], "dtype": dtype, "shape": [len(values) - 1]} for key, (values, dtype) in lists.items()}}})
+    dump("nemo-rl.json", {"samples": logs, "refused": refused})
+    dump("prime-rl.json", {"samples": training, "refused": refused})
+    dump("tinker.json", {"samples": data, "refused": refused})
+
+    items = [{k: v for k, v in r.items() if k not in ("segments", "versions", "temperature")} for r in rows]
     with open(at("data.jsonl"), "w") as f:
         f.writelines(json.dumps(x) + "\n" for x in items)
     kinds = {"session": pa.string(), "leaf": pa.string(), "token_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8()),
@@ -277,6 +314,22 @@ WRONG = [
     ("tunix", "a token of 1.5", document("tunix.json", lambda v: v["rollout_output"]["tokens"][0].__setitem__(0, 21.5)), "integers"),
     ("tunix", "prompts of two lengths", document("tunix.json", lambda v: v["rollout_output"]["left_padded_prompt_tokens"][1].pop(0)), "lengths"),
     ("tunix", "no text", document("tunix.json", lambda v: v["rollout_output"].pop("text")), "text"),
+    ("skyrl", "masks shifted", document("skyrl.json", lambda v: v["generator_output"]["loss_masks"][0].reverse()), "loss_masks"),
+    ("skyrl", "a logprob too few", document("skyrl.json", lambda v: v["generator_output"]["rollout_logprobs"][0].pop()), "validate_generator_output"),
+    ("skyrl", "a member too few", document("skyrl.json", lambda v: v["generator_output"].pop("is_last_step")), "members of generator_output"),
+    ("skyrl", "one name for all prompts", document("skyrl.json", lambda v: put(v["generator_output"]["trajectory_ids"][2], "instance_id", str([11, 12, 13]))), "one name of two prompts"),
+    ("nemo-rl", "context of the assistant with logprobs", document("nemo-rl.json", lambda v: v["samples"][1]["message_log"][1].update(role="assistant", generation_logprobs=[-1.0, -1.0])), "token_loss_mask"),
+    ("nemo-rl", "logprobs of the user", document("nemo-rl.json", lambda v: put(v["samples"][0]["message_log"][1], "role", "user")), "token_loss_mask"),
+    ("nemo-rl", "a message left out", document("nemo-rl.json", lambda v: v["samples"][0]["message_log"].pop(2)), "length of the flat message"),
+    ("prime-rl", "mask of integers", document("prime-rl.json", lambda v: put(v["samples"][0]["training_sample"], "mask", [0] * 10)), "bool"),
+    ("prime-rl", "the temperature of another turn", document("prime-rl.json", lambda v: v["samples"][0]["training_sample"]["temperatures"].__setitem__(3, 1.0)), "temperatures"),
+    ("prime-rl", "logprobs of the response alone", document("prime-rl.json", lambda v: put(v["samples"][2]["training_sample"], "logprobs", [-0.5])), "inference_logprobs"),
+    ("trl", "no logprobs", document("trl.json", lambda v: v["rollout"].pop("logprobs")), "logprobs"),
+    ("trl", "mask shifted by one", document("trl.json", lambda v: put(v["rollout"]["env_mask"], 0, v["rollout"]["env_mask"][0][-1:] + v["rollout"]["env_mask"][0][:-1])), "tool_mask"),
+    ("trl", "rewards of other rows", document("trl.json", lambda v: v["rollout"]["reward"].reverse()), "reward"),
+    ("tinker", "targets that are not shifted", document("tinker.json", lambda v: put(v["samples"][0]["datum"]["loss_fn_inputs"]["target_tokens"], "data", v["samples"][0]["datum"]["model_input"]["chunks"][0]["tokens"])), "target_tokens[0]"),
+    ("tinker", "another dtype", document("tinker.json", lambda v: put(v["samples"][0]["datum"]["loss_fn_inputs"]["mask"], "dtype", "int64")), "mask is int64"),
+    ("tinker", "a chunk of another type", document("tinker.json", lambda v: put(v["samples"][0]["datum"]["model_input"]["chunks"][0], "type", "text")), "type"),
     ("tunix", "an untrained token in the masks", document("tunix.json", lambda v: v["samples"][1]["conversation_masks"].__setitem__(0, 1)), "conversation_masks[0]"),
     ("tunix", "no policy", document("tunix.json", lambda v: put(v["samples"][0], "policy_version", None)), "policy_version"),
     ("rllm", "another policy", document("rllm.json", lambda v: put(v["samples"][0], "weight_version", 1)), "weight_version"),

@@ -8,7 +8,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 venv=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/tokentap-readers}
 python=${PYTHON:-python3.11}
-stamp=$(cat "$here/requirements.txt" "$here/nocuda.py" "$here/setup.sh" | cksum)
+stamp=$(cat "$here"/{requirements.txt,sources.txt,nocuda.py,setup.sh} | cksum)
 
 if [ -f "$venv/complete" ] && [ "$(cat "$venv/complete")" = "$stamp" ]; then
   echo "readers: $venv is up to date"
@@ -42,6 +42,16 @@ while read -r part <&3; do
     fi
   fi
 done 3< <(sed -n 's/^#= //p' "$here/requirements.txt")
+# Projects without a package: some files of a pinned commit.
+while read -r name url commit paths <&3; do
+  folder=$venv/source/$name log=$venv/log-$name.txt
+  mkdir -p "$folder"
+  # shellcheck disable=SC2086 # paths are a list
+  if ! { git -C "$folder" init --quiet && git -C "$folder" fetch --quiet --depth 1 "$url" "$commit" &&
+         git -C "$folder" checkout --quiet FETCH_HEAD -- $paths; } >"$log" 2>&1; then
+    note "$name" "$log"
+  fi
+done 3< <(grep -v '^#' "$here/sources.txt")
 if [ -f "$venv/skip/base" ]; then exit 1; fi
 # After skipped parts, the next run tries again.
 if [ -z "$(ls -A "$venv/skip")" ]; then echo "$stamp" >"$venv/complete"; fi
