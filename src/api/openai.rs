@@ -8,7 +8,7 @@ pub(crate) mod tools;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use fields::{FIELDS, FieldTarget, lora_adapter, output_constraint};
-pub(crate) use reply::{Usage, id_list, logprob_list, metadata};
+pub(crate) use reply::{LogprobWriter, TokenNames, Usage, id_list, metadata};
 
 /// The current time in seconds since 1970, for `created` of a reply.
 pub(crate) fn seconds_since_1970() -> u64 {

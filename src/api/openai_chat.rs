@@ -106,7 +106,7 @@ impl ApiRequest for DecodedChat {
             model: chat.model.clone(),
             created: seconds_since_1970(),
             prompt: needs_prompt.then_some(prompt.ids),
-            logprobs: chat.logprobs,
+            logprobs: chat.logprobs.then_some(chat.token_names),
             extras: chat.extras,
             custom_tools: Arc::clone(&chat.custom_tools),
             sglext: *sglext,

@@ -1,5 +1,7 @@
 //! Parts of a reply that the APIs share: `usage`, `metadata`, logprobs and lists of ids.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::api::to_json;
@@ -97,34 +99,70 @@ pub(crate) fn metadata(update: &SequenceUpdate<'_>) -> String {
     format!(",\"metadata\":{{\"weight_version\":{version}{}}}", spans.unwrap_or_default())
 }
 
-/// Logprobs as a JSON list: the text and the bytes of each token, its logprob, and the likeliest tokens.
-pub(crate) fn logprob_list(tokenizer: &Tokenizer, tokens: &[TokenLogprob]) -> String {
-    let mut out = String::from("[");
-    for (at, token) in tokens.iter().enumerate() {
-        out.push_str(if at > 0 { "," } else { "" });
-        write_entry_start(&mut out, tokenizer, token.id, &token.logprob);
-        out.push_str(",\"top_logprobs\":[");
-        for (at, (id, logprob, _)) in token.top.iter().enumerate() {
-            out.push_str(if at > 0 { "," } else { "" });
-            write_entry_start(&mut out, tokenizer, *id, logprob);
-            out.push('}');
-        }
-        out.push_str("]}");
-    }
-    out.push(']');
-    out
+/// What `token` is in logprobs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum TokenNames {
+    /// The text of the token.
+    #[default]
+    Texts,
+    /// `token_id:` and the id: `return_tokens_as_token_ids` of vLLM.
+    Ids,
 }
 
-/// Writes the members that all entries have, without the closing brace.
-fn write_entry_start(out: &mut String, tokenizer: &Tokenizer, id: u32, logprob: &str) {
-    let text = tokenizer.decode(&[id], false).unwrap_or_default();
-    out.push_str("{\"token\":");
-    out.push_str(&quoted(&text));
-    out.push_str(",\"bytes\":[");
-    for (at, byte) in tokenizer.bytes(id).unwrap_or_else(|| text.into_bytes()).into_iter().enumerate() {
-        out.push_str(if at > 0 { "," } else { "" });
-        out.push_str(itoa::Buffer::new().format(byte));
+impl TokenNames {
+    /// Reads the field of the request.
+    pub(crate) fn of(return_tokens_as_token_ids: bool) -> Self {
+        if return_tokens_as_token_ids { Self::Ids } else { Self::Texts }
     }
-    out.push_str("],\"logprob\":");
-    out.push_str(logprob);
+
+    /// The name of a token with this text.
+    pub(crate) fn name(self, id: u32, text: &str) -> Cow<'_, str> {
+        match self {
+            Self::Texts => text.into(),
+            Self::Ids => format!("token_id:{id}").into(),
+        }
+    }
+}
+
+/// Writes the logprobs of tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogprobWriter<'a> {
+    /// Decodes the tokens.
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// What `token` is.
+    pub(crate) names: TokenNames,
+}
+
+impl LogprobWriter<'_> {
+    /// A JSON list: the name and the bytes of each token, its logprob, and the likeliest tokens.
+    pub(crate) fn list(self, tokens: &[TokenLogprob]) -> String {
+        let mut out = String::from("[");
+        for (at, token) in tokens.iter().enumerate() {
+            out.push_str(if at > 0 { "," } else { "" });
+            self.start_entry(&mut out, token.id, &token.logprob);
+            out.push_str(",\"top_logprobs\":[");
+            for (at, (id, logprob, _)) in token.top.iter().enumerate() {
+                out.push_str(if at > 0 { "," } else { "" });
+                self.start_entry(&mut out, *id, logprob);
+                out.push('}');
+            }
+            out.push_str("]}");
+        }
+        out.push(']');
+        out
+    }
+
+    /// Writes the members that all entries have, without the closing brace.
+    fn start_entry(self, out: &mut String, id: u32, logprob: &str) {
+        let text = self.tokenizer.decode(&[id], false).unwrap_or_default();
+        out.push_str("{\"token\":");
+        out.push_str(&quoted(&self.names.name(id, &text)));
+        out.push_str(",\"bytes\":[");
+        for (at, byte) in self.tokenizer.bytes(id).unwrap_or_else(|| text.into_bytes()).into_iter().enumerate() {
+            out.push_str(if at > 0 { "," } else { "" });
+            out.push_str(itoa::Buffer::new().format(byte));
+        }
+        out.push_str("],\"logprob\":");
+        out.push_str(logprob);
+    }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::request::ReplyExtras;
 use crate::api::openai::tools::CustomCall;
-use crate::api::openai::{Usage, id_list, logprob_list, metadata};
+use crate::api::openai::{LogprobWriter, TokenNames, Usage, id_list, metadata};
 use crate::api::to_json;
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyReader;
@@ -27,8 +27,8 @@ pub(super) struct ReplyContext {
     pub(super) created: u64,
     /// The ids of the prompt, if the client asks for them.
     pub(super) prompt: Option<Arc<[u32]>>,
-    /// Whether the client asks for logprobs.
-    pub(super) logprobs: bool,
+    /// What the tokens are called in logprobs, if the client asks for those.
+    pub(super) logprobs: Option<TokenNames>,
     /// Additional members that the client asks for.
     pub(super) extras: ReplyExtras,
     /// The names of the custom tools.
@@ -85,6 +85,12 @@ impl ReplyContext {
         ))
     }
 
+    /// `logprobs` of a choice or a chunk, if the client asks for them.
+    pub(super) fn logprobs(&self, update: &SequenceUpdate<'_>) -> Option<String> {
+        let writer = LogprobWriter { tokenizer: self.reader.renderer.tokenizer(), names: self.logprobs? };
+        Some(format!("{{\"content\":{}}}", writer.list(&update.token_logprobs())))
+    }
+
     /// `prompt_token_ids` of the reply, where vLLM has it, with a leading comma. Empty if not requested.
     pub(super) fn prompt_ids(&self) -> String {
         let prompt = self.prompt.as_ref().filter(|_| self.extras.token_ids);
@@ -122,13 +128,7 @@ impl ReplyContext {
         let ends_with_calls = !calls.is_empty() && finish == Some("stop");
         let finish = if ends_with_calls { "tool_calls" } else { finish.unwrap_or("stop") };
         let matched = update.matched.filter(|_| !ends_with_calls).unwrap_or("null");
-        let logprobs = match self.logprobs {
-            true => {
-                let list = logprob_list(self.reader.renderer.tokenizer(), &update.token_logprobs());
-                format!("{{\"content\":{list}}}")
-            }
-            false => "null".to_owned(),
-        };
+        let logprobs = self.logprobs(update).unwrap_or_else(|| "null".to_owned());
         out.push_str(&format!(
             "{{\"index\":{},\"message\":{},\"logprobs\":{logprobs},\"finish_reason\":{},\"matched_stop\":{matched}{}{}{}}}",
             update.index,

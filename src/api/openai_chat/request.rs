@@ -9,7 +9,7 @@ use super::message::decode_message;
 use super::tools::ChatTools;
 use crate::api::body::{RequestBody, invalid, two_constraints};
 use crate::api::generate_request::{ClientParams, GenerateInputs};
-use crate::api::openai::{lora_adapter, output_constraint};
+use crate::api::openai::{TokenNames, lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::reply_reader::Stops;
 use crate::chat::{Conversation, RequestError, dumps, quoted};
@@ -30,6 +30,8 @@ pub struct ChatRequest {
     pub options: StreamOptions,
     /// `logprobs`.
     pub logprobs: bool,
+    /// `return_tokens_as_token_ids`.
+    pub(crate) token_names: TokenNames,
     /// `parallel_tool_calls`.
     pub parallel_calls: bool,
     /// The names of the custom tools, whose calls have a text as their input.
@@ -128,6 +130,7 @@ impl ChatRequest {
                 join_reasoning: !body.flag("stream_reasoning", true)?,
             },
             logprobs: body.flag("logprobs", false)?,
+            token_names: TokenNames::of(body.flag("return_tokens_as_token_ids", false)?),
             parallel_calls: body.flag("parallel_tool_calls", true)?,
             custom_tools: tools.custom,
             stops: Stops::new(body.value("stop")?.as_ref(), body.value("stop_token_ids")?.as_ref()),

@@ -3,7 +3,7 @@
 use super::reply::{Delta, ReplyContext, ToolCallMember};
 use super::request::StreamOptions;
 use crate::api::openai::error::{write_done, write_event};
-use crate::api::openai::{Usage, logprob_list, metadata};
+use crate::api::openai::{Usage, metadata};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder, to_json};
 use crate::chat::quoted;
 use crate::chat::reply_reader::ReplyStream;
@@ -45,13 +45,9 @@ impl ChatEncoder {
 
     /// The members of a chunk that the client asks for and that describe the new tokens.
     fn chunk_extras(&self, update: &SequenceUpdate<'_>) -> ChunkExtras {
-        let ReplyContext { reader, logprobs: has_logprobs, .. } = &self.context;
         let mut extras = ChunkExtras::default();
-        if *has_logprobs && !update.ids.is_empty() {
-            let list = logprob_list(reader.renderer.tokenizer(), &update.token_logprobs());
-            extras.logprobs = Some(format!("{{\"content\":{list}}}"));
-        }
         if !update.ids.is_empty() {
+            extras.logprobs = self.context.logprobs(update);
             extras.choice = self.context.choice_ids(update);
         }
         extras.choice.push_str(&self.context.meta_info(update));

@@ -2,7 +2,7 @@
 
 use super::request::CompletionRequest;
 use crate::api::openai::error::{write_done, write_event};
-use crate::api::openai::{Usage, id_list, metadata};
+use crate::api::openai::{TokenNames, Usage, id_list, metadata};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::{dumps, quoted};
 use crate::engine::capabilities::StreamMode;
@@ -16,6 +16,7 @@ pub(super) struct CompletionEncoder {
     model: String,
     created: u64,
     logprobs: Option<u32>,
+    token_names: TokenNames,
     token_ids: bool,
     echo: Vec<String>,
     n: usize,
@@ -69,6 +70,7 @@ impl CompletionEncoder {
             model: request.model.clone(),
             created,
             logprobs: request.logprobs,
+            token_names: request.token_names,
             token_ids: request.token_ids,
             echo: request.echo.clone(),
             n: request.n,
@@ -100,7 +102,9 @@ impl CompletionEncoder {
 
     /// A choice, as JSON text.
     fn choice(&self, update: &SequenceUpdate<'_>, text: &str, first: bool) -> String {
-        let logprobs = self.logprobs.map_or("null".to_owned(), |count| logprobs(&update.token_logprobs(), count > 0));
+        let logprobs = self
+            .logprobs
+            .map_or("null".to_owned(), |count| logprobs(&update.token_logprobs(), self.token_names, count > 0));
         let mut ids = String::new();
         if self.token_ids {
             ids = format!(",\"token_ids\":{}", id_list(&update.ids));
@@ -197,14 +201,14 @@ impl ReplyEncoder for CompletionEncoder {
 }
 
 /// `logprobs` of a completion: lists with an entry for each token. With `top`, one of them has the likeliest tokens.
-fn logprobs(tokens: &[TokenLogprob], top: bool) -> String {
-    let text = |token: &TokenLogprob| quoted(token.text.as_deref().unwrap_or_default());
+fn logprobs(tokens: &[TokenLogprob], names: TokenNames, top: bool) -> String {
+    let name = |id: u32, text: &Option<String>| names.name(id, text.as_deref().unwrap_or_default()).into_owned();
     let joined = |list: Vec<String>| list.join(",");
     let likeliest = |token: &TokenLogprob| {
         // tokens with the same text become one member, as in a Python dict
         let mut members: Vec<(String, Value)> = Vec::new();
-        for (_, logprob, text) in &token.top {
-            let text = text.clone().unwrap_or_default();
+        for (id, logprob, text) in &token.top {
+            let text = name(*id, text);
             let value = if logprob == "null" { Value::Null } else { Value::Number(logprob.as_str().into()) };
             match members.iter_mut().find(|(known, _)| *known == text) {
                 Some((_, known)) => *known = value,
@@ -217,7 +221,7 @@ fn logprobs(tokens: &[TokenLogprob], top: bool) -> String {
         "{{\"text_offset\":[{}],\"token_logprobs\":[{}],\"tokens\":[{}],\"top_logprobs\":[{}]}}",
         joined(tokens.iter().map(|_| "-1".to_owned()).collect()),
         joined(tokens.iter().map(|token| token.logprob.clone()).collect()),
-        joined(tokens.iter().map(text).collect()),
+        joined(tokens.iter().map(|token| quoted(&name(token.id, &token.text))).collect()),
         if top { joined(tokens.iter().map(likeliest).collect()) } else { String::new() },
     )
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::api::body::{RequestBody, invalid};
 use crate::api::generate_request::{unreadable, write_defaults, write_options, write_sampling};
-use crate::api::openai::{lora_adapter, output_constraint};
+use crate::api::openai::{TokenNames, lora_adapter, output_constraint};
 use crate::budget::Work;
 use crate::chat::RequestError;
 use crate::engine::sglang::request::{GenerateRequest, PromptText, RequestBuilder, SamplingParam};
@@ -26,6 +26,8 @@ pub struct CompletionRequest {
     pub continuous_usage: bool,
     /// `logprobs`: the number of likeliest tokens for each position of the reply.
     pub logprobs: Option<u32>,
+    /// `return_tokens_as_token_ids`: what the tokens are called in logprobs.
+    pub(crate) token_names: TokenNames,
     /// `return_token_ids`.
     pub token_ids: bool,
     /// `echo`: the prompts, with which the texts of the reply begin. Empty if not requested.
@@ -62,6 +64,7 @@ impl CompletionRequest {
             stream: body.flag("stream", false)?,
             include_usage: option("include_usage"),
             continuous_usage: option("continuous_usage_stats"),
+            token_names: TokenNames::of(body.flag("return_tokens_as_token_ids", false)?),
             token_ids: body.flag("return_token_ids", false)?,
             n: body.samples()?,
             prompt_count: body.raw("prompt").map_or(1, prompt_count),
@@ -117,7 +120,9 @@ impl CompletionRequest {
         }
         if let Some(count) = self.logprobs {
             request.top_logprobs(count.to_string().as_bytes());
-            request.text_in_logprobs();
+            if self.token_names == TokenNames::Texts {
+                request.text_in_logprobs();
+            }
         } else if self.stream && self.token_ids && loses_ids {
             request.logprobs();
         }

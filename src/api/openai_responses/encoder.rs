@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::error;
 use super::items::{CallNames, Item, ItemKind, Status};
 use super::response::{ResponseContext, ResponseState};
-use crate::api::openai::{Usage, logprob_list};
+use crate::api::openai::{LogprobWriter, TokenNames, Usage};
 use crate::api::{ApiError, EncodedReply, ReplyEncoder};
 use crate::chat::quoted;
 use crate::chat::reply_reader::{ReplyReader, ReplyStream};
@@ -213,7 +213,10 @@ impl ReplyEncoder for ResponseEncoder {
         items.extend(message.reasoning.map(|text| (context.reasoning(key), text)));
         if !message.content.is_empty() {
             let logprobs = match context.includes_logprobs {
-                true => logprob_list(context.reader.renderer.tokenizer(), &update.token_logprobs()),
+                true => {
+                    let tokenizer = context.reader.renderer.tokenizer();
+                    LogprobWriter { tokenizer, names: TokenNames::Texts }.list(&update.token_logprobs())
+                }
                 false => "[]".to_owned(),
             };
             items.push((ItemKind::Message(logprobs), message.content));

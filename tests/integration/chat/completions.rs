@@ -94,6 +94,24 @@ async fn invalid_request_returns_400_with_the_cause() {
     }
 }
 
+#[tokio::test]
+async fn tokens_of_logprobs_are_their_ids_if_requested() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({
+        "model": "m", "prompt": "The lamp", "max_tokens": 6, "temperature": 0, "logprobs": 2,
+        "return_token_ids": true, "return_tokens_as_token_ids": true,
+    });
+    let choice = complete(&chat, body).await.json()["choices"][0].clone();
+    let ids: Vec<u32> = serde_json::from_value(choice["token_ids"].clone()).unwrap();
+    let names: Vec<String> = ids.iter().map(|id| format!("token_id:{id}")).collect();
+    assert_eq!(choice["logprobs"]["tokens"], json!(names));
+    for (top, name) in choice["logprobs"]["top_logprobs"].as_array().unwrap().iter().zip(&names) {
+        let top = top.as_object().unwrap();
+        assert!(top.len() == 2 && top.keys().all(|name| name.starts_with("token_id:")), "{top:?}");
+        assert!(top.contains_key(name), "greedy: {top:?}");
+    }
+}
+
 /// SGLang's recorded reply.
 fn recorded(name: &str) -> String {
     String::from_utf8(Fixture::named(name).reply).unwrap()

@@ -91,6 +91,33 @@ async fn stop_strings_end_streams_and_replies_alike() {
 }
 
 #[tokio::test]
+async fn tokens_of_logprobs_are_their_ids_if_requested() {
+    let chat = Chat::start(&[]).await;
+    let body = json!({
+        "messages": messages(&[("user", "Count.")]), "logprobs": true, "top_logprobs": 2, "max_tokens": 5,
+        "temperature": 0, "return_token_ids": true, "return_tokens_as_token_ids": true,
+    });
+    let named = |entries: &serde_json::Value| -> Vec<String> {
+        entries.as_array().unwrap().iter().map(|entry| entry["token"].as_str().unwrap().to_owned()).collect()
+    };
+    let choice = chat.post(&body).await.json()["choices"][0].clone();
+    let sampled = chat.last().output();
+    let ids: Vec<String> = sampled.iter().map(|id| format!("token_id:{id}")).collect();
+    let content = &choice["logprobs"]["content"];
+    assert_eq!(named(content), ids);
+    for (entry, id) in content.as_array().unwrap().iter().zip(&sampled) {
+        let bytes: Vec<u8> = serde_json::from_value(entry["bytes"].clone()).unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes), chat.decode(&[*id]), "the bytes are those of the text, as in vLLM");
+        assert!(named(&entry["top_logprobs"]).contains(&format!("token_id:{id}")), "greedy: {entry}");
+    }
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let events = chat.post(&streamed).await.events();
+    let lists = events.iter().map(|event| &event["choices"][0]["logprobs"]["content"]).filter(|list| list.is_array());
+    assert_eq!(lists.flat_map(named).collect::<Vec<_>>(), ids, "a stream has the same names");
+}
+
+#[tokio::test]
 async fn logprobs_are_those_of_the_native_reply() {
     let chat = Chat::start(&[]).await;
     let body = json!({
