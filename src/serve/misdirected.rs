@@ -125,6 +125,13 @@ impl MisdirectedRequest {
             let control = "it is a route of tokentap's control port (--control-listen, 30002 by default)";
             return Some(format!("{control}, and this is the data port"));
         }
+        if let Some(SessionServer { name, format }) = self.session_server() {
+            let session = self.session.as_deref().unwrap_or("NAME");
+            return Some(format!(
+                "it is a route of {name}; here a session begins with its first call: the base URL of an OpenAI client is {}/sessions/{session}/v1, and the control port (--control-listen, 30002 by default) returns what was recorded: POST /v1/samples with {{\"sessions\":[\"{session}\"],\"format\":\"{format}\"}}",
+                self.origin
+            ));
+        }
         if let Some(api) = foreign_api(&self.path) {
             let [openai, messages] = [ClientApi::OpenAi, ClientApi::Messages].map(base_url);
             return Some(format!("it is a route of {api}; {openai}, and {messages}"));
@@ -162,6 +169,22 @@ impl MisdirectedRequest {
         Some(hints.join("; "))
     }
 
+    /// The server of another project whose route this is.
+    fn session_server(&self) -> Option<SessionServer> {
+        const MILES: SessionServer = SessionServer { name: "miles' session server", format: "miles" };
+        const RLLM: SessionServer = SessionServer { name: "rLLM's model gateway", format: "rllm" };
+        const BOTH: SessionServer =
+            SessionServer { name: "miles' session server and of rLLM's model gateway", format: "miles" };
+        match (&self.session, &*self.path) {
+            (Some(_), "/samples") => Some(MILES),
+            (Some(_), "/traces") => Some(RLLM),
+            (None, path) if path.starts_with("/traces/") => Some(RLLM),
+            (None, "/sessions") => Some(BOTH),
+            (None, path) => path.strip_prefix("/sessions/").filter(|name| !name.contains('/')).map(|_| BOTH),
+            (Some(_), _) => None,
+        }
+    }
+
     /// The URL that a client must use for a path.
     fn url(&self, path: &str) -> String {
         format!("{}{}{path}", self.origin, self.session_prefix())
@@ -171,6 +194,13 @@ impl MisdirectedRequest {
     fn session_prefix(&self) -> String {
         self.session.as_ref().map(|name| format!("/sessions/{name}")).unwrap_or_default()
     }
+}
+
+/// A server of another project that records sessions.
+struct SessionServer {
+    name: &'static str,
+    /// The format of an export that its clients read.
+    format: &'static str,
 }
 
 /// The API of another provider that has this path, which may follow a base URL that ends in `/v1`.

@@ -72,6 +72,28 @@ async fn paths_of_other_apis_name_both_base_urls() {
 }
 
 #[tokio::test]
+async fn routes_of_session_servers_name_the_session_and_the_export() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let data = demo.proxy.data;
+    for (method, path, server, session, format) in [
+        ("POST", "/sessions", "miles", "NAME", "miles"),
+        ("GET", "/sessions/run-1", "rLLM", "NAME", "miles"),
+        ("DELETE", "/sessions/run-1", "miles", "NAME", "miles"),
+        ("POST", "/sessions/run-1/samples", "miles", "run-1", "miles"),
+        ("GET", "/sessions/run-1/traces", "rLLM", "run-1", "rllm"),
+        ("GET", "/traces/t-1", "rLLM", "NAME", "rllm"),
+        ("POST", "/traces/query", "rLLM", "NAME", "rllm"),
+    ] {
+        let reply = request(data, method, path, &[], b"{}").await;
+        let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(reply.status, 404, "{method} {path}: {}", reply.text());
+        let url = format!("http://{data}/sessions/{session}/v1");
+        let call = format!(r#"POST /v1/samples with {{"sessions":["{session}"],"format":"{format}"}}"#);
+        assert!(message.contains(server) && message.contains(&url) && message.ends_with(&call), "{path}: {message}");
+    }
+}
+
+#[tokio::test]
 async fn paths_below_a_wrong_base_url_and_misspelt_paths_name_the_url() {
     let chat = super::chat::Chat::start(&[]).await;
     let data = chat.demo.proxy.data;
