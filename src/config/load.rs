@@ -205,9 +205,9 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     for url in &mut config.engine {
         *url = server("--engine", url)?;
     }
-    let urls =
-        std::iter::once(("--upstream", &config.upstream)).chain(config.engine.iter().map(|url| ("--engine", url)));
-    for (flag, url) in urls.filter(|(_, url)| url.starts_with("https://") && config.upstream_ca.is_none()) {
+    let urls = config.engine.iter().map(|url| ("--engine", url)).chain([("--upstream", &config.upstream)]);
+    let mut secured = urls.filter(|(_, url)| url.starts_with("https://"));
+    if let (Some((flag, url)), None) = (secured.next(), &config.upstream_ca) {
         return Err(Invalid::Line(format!("{flag} {url} needs the CA of its certificate: --upstream-ca FILE")));
     }
     Ok(cli)
