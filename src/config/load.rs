@@ -205,9 +205,9 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     for url in &mut config.engine {
         *url = server("--engine", url)?;
     }
-    let urls = config.engine.iter().map(|url| ("--engine", url)).chain([("--upstream", &config.upstream)]);
-    let mut secured = urls.filter(|(_, url)| url.starts_with("https://"));
-    if let (Some((flag, url)), None) = (secured.next(), &config.upstream_ca) {
+    let engines = config.engine.iter().map(|url| ("--engine", url));
+    let secured = engines.chain([("--upstream", &config.upstream)]).find(|(_, url)| url.starts_with("https://"));
+    if let (Some((flag, url)), None) = (secured, &config.upstream_ca) {
         return Err(Invalid::Line(format!("{flag} {url} needs the CA of its certificate: --upstream-ca FILE")));
     }
     Ok(cli)
