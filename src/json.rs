@@ -7,6 +7,7 @@
 mod cursor;
 pub(crate) mod digits;
 mod ids;
+mod member_scan;
 mod names;
 mod object;
 mod pointer;
@@ -17,6 +18,7 @@ mod value;
 
 pub use cursor::{Cursor, elements};
 pub use ids::write_ids;
+pub(crate) use member_scan::MemberScan;
 pub(crate) use names::Names;
 pub use object::{Edit, Member, MemberWriter, Object, for_each_member};
 pub(crate) use pointer::percent_decode;

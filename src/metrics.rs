@@ -123,6 +123,8 @@ metrics! {
     store_evictions: counters "entropy_store_evictions_total" [reason = "ttl" | "entries" | "bytes"];
     /// Recorded turns.
     turns: counters "turns_total" [outcome];
+    /// Calls that load or unload a LoRA adapter: `load` or `unload`, and `succeeded`, `refused` or `unknown`.
+    adapter_calls: counters "adapter_calls_total" [call, outcome];
     /// Retried calls whose earlier reply did not reach the client.
     retries: counters "retries_total" [outcome];
     /// Sessions evicted from the store.

@@ -27,7 +27,10 @@ pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
 pub use path::{ExportMarks, Path, Segment, Step};
-pub use policy::{EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, Span, WeightCall, WeightCallOutcome};
+pub use policy::{
+    AdapterCall, AdapterSpan, EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, RequestedAdapter, Span,
+    WeightCall, WeightCallOutcome,
+};
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
     ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedPath, ListedSession, NoPath, Sessions, Turns,

@@ -38,6 +38,7 @@ fn path(number: u64) -> Path {
             weight_version: None,
             version: Some(label),
             process: None,
+            adapter: None,
         }],
         ..TurnMetadata::default()
     };

@@ -89,6 +89,14 @@ pub(super) fn policy(path: &Path, text: &mut Text) {
                     if let Some(process) = span.process {
                         text.key("process").string(&process.to_string());
                     }
+                    if let Some(adapter) = &span.adapter {
+                        text.key("adapter").string(&adapter.name);
+                        text.key("adapter_epoch").integer(adapter.epoch);
+                        if adapter.epoch != adapter.until {
+                            text.key("adapter_until").integer(adapter.until);
+                        }
+                        text.key("adapter_version").maybe_string(adapter.version.as_deref());
+                    }
                 });
             }
         }

@@ -20,9 +20,6 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     for step in &path.steps {
         let turn = &step.turn;
         turn.about.policy.iter().for_each(|span| policies.add(span));
-        if step.trained {
-            policies.add_adapter(turn.about.lora_path.as_deref());
-        }
         extends |= turn.about.cause == Cause::ExtendsLength;
         if let Some(chat) = &turn.about.chat {
             retokenised |= chat.retokenised;
@@ -36,6 +33,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (path.incomplete, "incomplete"),
         (policies.differ(), "crosses_versions"),
         (policies.are_uncertain(), "policy_uncertain"),
+        (policies.mix_adapters(), "mixed_adapters"),
         (extends, "extends_length"),
         (retokenised, "context_retokenised"),
         (foreign, "foreign_assistant_text"),
@@ -149,7 +147,7 @@ mod tests {
     use super::*;
     use crate::columns::ColumnFault;
     use crate::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
-    use crate::session::Chat;
+    use crate::session::{AdapterSpan, Chat};
 
     #[test]
     fn flags_of_a_row() {
@@ -159,6 +157,8 @@ mod tests {
         turns[1].about.cause = Cause::ExtendsLength;
         turns[1].about.chat =
             Some(Box::new(Chat { retokenised: true, foreign_text: true, inserted_end_of_turn: 1, ..Chat::default() }));
+        let adapter = AdapterSpan { name: "a".into(), epoch: 0, until: 0, version: None };
+        turns[1].about.policy[0].adapter = Some(Box::new(adapter));
         turns[1].about.missing_columns = [("c".into(), ColumnFault::Length)].into();
         let mut row = rows_of(turns).swap_remove(0);
         (row.incomplete, row.marks.advantage_lacks_entropy) = (true, true);
@@ -167,6 +167,7 @@ mod tests {
             "incomplete",
             "crosses_versions",
             "policy_uncertain",
+            "mixed_adapters",
             "extends_length",
             chat[0],
             chat[1],

@@ -29,7 +29,7 @@ pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32
 }
 
 pub(super) fn span(start: u32, end: u32, epoch: u64) -> Span {
-    Span { start, end, epoch, until: epoch, weight_version: None, version: None, process: None }
+    Span { start, end, epoch, until: epoch, weight_version: None, version: None, process: None, adapter: None }
 }
 
 pub(super) fn path(turns: &[&Arc<Turn>]) -> Path {

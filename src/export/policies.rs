@@ -22,11 +22,12 @@ pub(super) struct Policies<'a> {
     has_only_name: bool,
     has_only_weight_version: bool,
     has_unlabelled: bool,
-    adapters: Distinct<Option<&'a str>>,
+    adapters: AdapterComparison<'a>,
 }
 
 impl<'a> Policies<'a> {
     pub(super) fn add(&mut self, span: &'a Span) {
+        self.adapters.add(span);
         let (counter, name, weight_version) = (span.process, span.version.as_deref(), span.updated_weight_version());
         self.has_two_epochs |= *self.epochs.entry(counter).or_insert(span.epoch) != span.epoch;
         self.has_uncertain_epoch |= !span.is_certain();
@@ -47,26 +48,63 @@ impl<'a> Policies<'a> {
         }
     }
 
-    /// Adds the adapter of a trained turn; `None` for the model without one.
-    pub(super) fn add_adapter(&mut self, adapter: Option<&'a str>) {
-        self.adapters.add(adapter);
+    /// Whether two spans have different adapters, or one has none.
+    pub(super) fn mix_adapters(&self) -> bool {
+        self.adapters.names.are_several()
     }
 
     /// Whether two spans have different policies.
     pub(super) fn differ(&self) -> bool {
         // where every span with a weight_version has a name, the names decide
         let by_weight_version = self.has_only_weight_version && self.weight_versions.differ();
-        self.has_two_epochs || self.names.differ() || by_weight_version
+        self.has_two_epochs || self.names.differ() || by_weight_version || self.adapters.differ()
     }
 
-    /// Whether the policy of a span is uncertain, or two spans cannot be compared. An epoch does not tell
-    /// adapters apart, so turns of two adapters cannot be compared.
+    /// Whether the policy of a span is uncertain, or two spans cannot be compared.
     pub(super) fn are_uncertain(&self) -> bool {
         let have_no_common_label =
             self.has_only_name && self.has_only_weight_version && self.partly_labelled.are_several();
         self.has_uncertain_epoch
-            || self.adapters.are_several()
+            || self.adapters.are_uncertain()
             || self.epochs.len() > 1 && (self.has_unlabelled || have_no_common_label)
+    }
+}
+
+/// The adapters of the spans. Different names are different adapters, whoever counts their epochs. Epochs of one name are compared within
+/// a counter, and by the trainer's name of the epoch between two.
+#[derive(Debug, Default)]
+struct AdapterComparison<'a> {
+    names: Distinct<Option<&'a str>>,
+    /// The epoch of the first span of each counter and adapter.
+    epochs: HashMap<(Counter, &'a str), u64>,
+    /// The epochs of one adapter differ within a counter.
+    has_two_epochs: bool,
+    has_uncertain_epoch: bool,
+    versions: LabelComparison<'a>,
+    counters: Distinct<Counter>,
+    has_unnamed: bool,
+}
+
+impl<'a> AdapterComparison<'a> {
+    fn add(&mut self, span: &'a Span) {
+        self.names.add(span.adapter.as_ref().map(|adapter| &*adapter.name));
+        let Some(adapter) = &span.adapter else { return };
+        let first = *self.epochs.entry((span.process, &adapter.name)).or_insert(adapter.epoch);
+        self.has_two_epochs |= first != adapter.epoch;
+        self.has_uncertain_epoch |= adapter.epoch != adapter.until;
+        self.counters.add(span.process);
+        match adapter.version.as_deref() {
+            Some(version) => self.versions.add(version, span.process),
+            None => self.has_unnamed = true,
+        }
+    }
+
+    fn differ(&self) -> bool {
+        self.names.are_several() || self.has_two_epochs || self.versions.differ()
+    }
+
+    fn are_uncertain(&self) -> bool {
+        self.has_uncertain_epoch || self.counters.are_several() && self.has_unnamed
     }
 }
 
@@ -119,6 +157,7 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::span;
+    use crate::session::AdapterSpan;
 
     const A: Option<&str> = Some("aaaaaaaaaaaaaaaa");
     const B: Option<&str> = Some("bbbbbbbbbbbbbbbb");
@@ -180,6 +219,32 @@ mod tests {
         assert_eq!(pair((seven, None), (None, seven)), UNCERTAIN, "no label in common");
         assert_eq!(pair((None, seven), (None, Some("default"))), UNCERTAIN);
         assert_eq!(pair((seven, seven), (None, None)), UNCERTAIN);
+    }
+
+    #[test]
+    fn adapters_are_compared_by_name_and_epoch() {
+        let with = |name: &str, epoch, until, version: Option<&str>, process| Span {
+            adapter: Some(Box::new(AdapterSpan { name: name.into(), epoch, until, version: version.map(Into::into) })),
+            ..of(process, 3, Some("1"), None)
+        };
+        let plain = |name, epoch| with(name, epoch, epoch, None, A);
+        let base = of(A, 3, Some("1"), None);
+        for (spans, expected, mixed) in [
+            (vec![plain("a", 2), plain("a", 2)], SAME, false),
+            (vec![plain("a", 2), plain("a", 3)], OTHER, false),
+            (vec![plain("a", 2), plain("b", 2)], OTHER, true),
+            (vec![plain("a", 0), base], OTHER, true),
+            (vec![with("a", 2, 3, None, A)], UNCERTAIN, false),
+            (vec![plain("a", 2), with("a", 2, 2, None, B)], UNCERTAIN, false),
+            (vec![plain("a", 2), with("b", 2, 2, None, B)], (true, true), true),
+            (vec![with("a", 2, 2, Some("7"), A), with("a", 9, 9, Some("7"), B)], SAME, false),
+            (vec![with("a", 2, 2, Some("7"), A), with("a", 2, 2, Some("8"), B)], OTHER, false),
+        ] {
+            assert_eq!(compared(&spans), expected, "{spans:?}");
+            let mut policies = Policies::default();
+            spans.iter().for_each(|span| policies.add(span));
+            assert_eq!(policies.mix_adapters(), mixed, "{spans:?}");
+        }
     }
 
     /// The rules, for each pair of spans.

@@ -1,4 +1,5 @@
-//! The policy versions of a row, as trainers number them.
+//! The policy versions of a row, as trainers number them. What is trained of a model with an adapter is the adapter, so the number is that
+//! of the adapter.
 
 use crate::session::{Path, Span, Step, Turn};
 
@@ -11,12 +12,17 @@ pub(super) enum Numbering {
     Names,
     /// The engine's numbers.
     Labels,
+    /// None: the spans have different adapters, whose updates are counted apart.
+    Mixed,
 }
 
 impl Numbering {
     /// That of the spans of the trained tokens of a row: the kind that all spans have, else the trainer's numbers if there are any.
     pub(super) fn new<'a>(trained: impl Iterator<Item = &'a Span> + Clone) -> Self {
-        if trained.clone().all(|span| span.process.is_none()) {
+        let name = |span: &'a Span| span.adapter.as_ref().map(|adapter| &*adapter.name);
+        if trained.clone().any(|span| Some(name(span)) != trained.clone().next().map(name)) {
+            Self::Mixed
+        } else if trained.clone().all(|span| span.process.is_none()) {
             Self::NamesOrEpochs
         } else if trained.clone().all(|span| labelled(span).is_some()) {
             let is_named = trained.clone().all(|span| named(span).is_some());
@@ -30,7 +36,12 @@ impl Numbering {
 
     /// The number of the first possible policy of a span.
     pub(super) fn earliest(self, span: &Span) -> Option<i64> {
-        self.number(span, span.epoch)
+        self.number(span, epochs(span).0)
+    }
+
+    /// The number of the last possible policy of a span.
+    fn latest(self, span: &Span) -> Option<i64> {
+        self.number(span, epochs(span).1)
     }
 
     fn number(self, span: &Span, epoch: u64) -> Option<i64> {
@@ -38,6 +49,7 @@ impl Numbering {
             Self::NamesOrEpochs => named(span).or_else(|| Some(i64::try_from(epoch).unwrap_or(i64::MAX))),
             Self::Names => named(span),
             Self::Labels => labelled(span),
+            Self::Mixed => None,
         }
     }
 }
@@ -51,7 +63,7 @@ pub(super) fn range(path: &Path) -> Option<(i64, i64)> {
     let numbering = Numbering::new(trained(path));
     let mut range: Option<(i64, i64)> = None;
     for span in trained(path) {
-        let (first, last) = (numbering.earliest(span)?, numbering.number(span, span.until)?);
+        let (first, last) = (numbering.earliest(span)?, numbering.latest(span)?);
         let (least, most) = range.unwrap_or((first, last));
         range = Some((least.min(first), most.max(last)));
     }
@@ -87,24 +99,34 @@ pub(super) fn labelled_spans(path: &Path) -> impl Iterator<Item = Vec<(String, u
 /// `weight_version` as a number: the policy at the end of the turn.
 pub(super) fn version_of_turn(turn: &Turn) -> Option<i64> {
     let last = turn.about.policy.last()?;
-    let epoch = || last.process.is_none().then(|| i64::try_from(last.epoch).unwrap_or(i64::MAX));
+    let epoch = || last.process.is_none().then(|| i64::try_from(epochs(last).0).unwrap_or(i64::MAX));
     named(last).or_else(|| labelled(last)).or_else(epoch)
 }
 
-/// The label of a span, else its epoch, unless it is one of several processes. An empty label counts as missing.
+/// The label of a span, else its epoch, unless it is one of several processes. An empty label counts as missing. The engine has no label of
+/// an adapter, so the trainer's name takes its place.
 fn label(span: &Span) -> Option<String> {
-    let label = span.weight_version.as_ref().filter(|label| !label.is_empty());
-    label.map(ToString::to_string).or_else(|| span.process.is_none().then(|| span.epoch.to_string()))
+    let label = match &span.adapter {
+        Some(adapter) => adapter.version.as_ref(),
+        None => span.weight_version.as_ref().filter(|label| !label.is_empty()),
+    };
+    label.map(ToString::to_string).or_else(|| span.process.is_none().then(|| epochs(span).0.to_string()))
+}
+
+/// The first and the last possible epoch of what is trained.
+fn epochs(span: &Span) -> (u64, u64) {
+    span.adapter.as_ref().map_or((span.epoch, span.until), |adapter| (adapter.epoch, adapter.until))
 }
 
 /// The trainer's name as a number.
 fn named(span: &Span) -> Option<i64> {
-    span.version.as_ref()?.parse().ok()
+    let name = span.adapter.as_ref().map_or(&span.version, |adapter| &adapter.version);
+    name.as_ref()?.parse().ok()
 }
 
-/// The engine's label as a number.
+/// The engine's label as a number. It is that of the base weights.
 fn labelled(span: &Span) -> Option<i64> {
-    span.weight_version.as_ref()?.parse().ok()
+    span.weight_version.as_ref().filter(|_| span.adapter.is_none())?.parse().ok()
 }
 
 #[cfg(test)]
@@ -113,6 +135,7 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{rows_of, settled, span, turns};
+    use crate::session::AdapterSpan;
 
     #[test]
     fn trainer_numbers_take_precedence() {
@@ -185,6 +208,31 @@ mod tests {
         assert_eq!(labels(&unknown[0]).collect::<Vec<_>>(), ["default"]);
         assert_eq!(labelled_spans(&unknown[0]).nth(1), Some(vec![("default".to_owned(), 7, 9)]));
         assert_eq!(versions(&unknown), [Some(10), None]);
+    }
+
+    #[test]
+    fn version_of_a_row_with_an_adapter_is_that_of_the_adapter() {
+        let rows = |adapters: [(Option<&str>, u64, u64, Option<&str>); 3]| {
+            let mut turns = turns();
+            let spans = turns.iter_mut().flat_map(|turn| &mut turn.about.policy);
+            for (span, (name, epoch, until, version)) in spans.take(3).zip(adapters) {
+                let version = version.map(Into::into);
+                span.adapter = name.map(|name| Box::new(AdapterSpan { name: name.into(), epoch, until, version }));
+            }
+            settled(&rows_of(turns))
+        };
+        let counted = rows([(Some("a"), 2, 2, None), (Some("a"), 2, 3, None), (Some("a"), 4, 4, None)]);
+        assert_eq!(range(&counted[0]), Some((2, 4)));
+        assert_eq!(labels(&counted[0]).collect::<Vec<_>>(), ["2", "4"]);
+        assert_eq!(version_of_turn(&counted[0].steps[0].turn), Some(2));
+        let named = rows([(Some("a"), 2, 2, Some("70")), (Some("a"), 2, 2, Some("70")), (Some("a"), 4, 4, Some("80"))]);
+        assert_eq!(range(&named[0]), Some((70, 80)));
+        assert_eq!(labels(&named[0]).collect::<Vec<_>>(), ["70", "80"]);
+        assert_eq!(version_of_turn(&named[0].steps[0].turn), Some(70));
+        for other in [Some("b"), None] {
+            let mixed = rows([(Some("a"), 2, 2, None), (Some("a"), 2, 2, None), (other, 2, 2, None)]);
+            assert_eq!(range(&mixed[0]), None, "their updates are counted apart");
+        }
     }
 
     #[test]

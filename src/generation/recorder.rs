@@ -321,14 +321,15 @@ impl Recorder {
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
         let (columns, missing_columns) =
             turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context.column_starts);
+        let adapter = self.context.adapters.get(at).and_then(Option::as_ref);
         let about = TurnMetadata {
             engine: self.context.engine.clone(),
             rid: turn.rid,
             index: u32::try_from(index).unwrap_or(u32::MAX),
-            policy: self.context.policy.spans(self.context.epoch, tokens, &reported, &turn.marks),
+            policy: self.context.policy.spans(self.context.epoch, tokens, &reported, &turn.marks, adapter),
             sampling,
             model: Arc::clone(&self.context.model),
-            lora_path: self.context.lora_paths.get(at).cloned().flatten(),
+            lora_path: adapter.map(|adapter| Arc::clone(&adapter.name)),
             started_ms: self.started_ms,
             first_ms: turn.first_ms,
             elapsed_ms,

@@ -9,18 +9,23 @@
 //!
 //! The calls from `/begin_weight_update` to `/end_weight_update` are one update, and one epoch begins at its end. Tokens that are sampled
 //! in between may belong to the epoch before or after it. Any other call that changes weights ends the update, because
-//! the trainer that began it may be gone.
+//! the trainer that began it may be gone. Adapters have epochs that are counted apart: a call that loads or unloads one leaves the base
+//! weights as they are.
 
+mod adapters;
 mod spans;
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
+use adapters::Adapters;
+pub use adapters::{AdapterCall, AdapterSpan, RequestedAdapter};
 pub use spans::{EpochMark, INITIAL_WEIGHT_VERSION, ReportedVersions, Span};
 use spans::{LabelledPart, begun, covers, possible};
 
@@ -79,6 +84,7 @@ struct PolicyState {
     paused_at: Option<Instant>,
     /// The last label of `/model_info`, and the epoch in which it was requested.
     model_info: Option<(u64, Box<str>)>,
+    adapters: Adapters,
 }
 
 /// The policy epochs of the upstream.
@@ -97,7 +103,13 @@ impl Policy {
     #[must_use]
     pub fn new(log: SharedLog) -> Self {
         let first = Epoch { number: 0, label: None, version: None, by_label: false, is_gradual: false };
-        let state = PolicyState { epochs: VecDeque::from([first]), update: None, paused_at: None, model_info: None };
+        let state = PolicyState {
+            epochs: VecDeque::from([first]),
+            update: None,
+            paused_at: None,
+            model_info: None,
+            adapters: Adapters::default(),
+        };
         Self { state: Mutex::new(state), several_engines: AtomicBool::new(false), log }
     }
 
@@ -152,12 +164,67 @@ impl Policy {
 
     /// Begins an epoch: another engine answers, whose weights may differ.
     pub fn observe_new_engine(&self) -> u64 {
-        let epoch = {
+        let (epoch, of_adapters) = {
             let mut state = self.state.lock();
             state.paused_at = None;
-            state.next(None, None)
+            (state.next(None, None), state.adapters.next_of_all())
         };
+        self.log.append_unacknowledged(ProcessRecord::AdapterEpoch { number: of_adapters });
         self.append(epoch).0
+    }
+
+    /// An adapter with its current epoch.
+    #[must_use]
+    pub fn requested_adapter(&self, name: Arc<str>) -> RequestedAdapter {
+        let epoch = self.state.lock().adapters.epoch(&name);
+        RequestedAdapter { name, epoch }
+    }
+
+    /// The adapters that were updated, in order of their names: name, epoch, and the trainer's name of the epoch.
+    #[must_use]
+    pub fn adapters(&self) -> Vec<(Arc<str>, u64, Option<Box<str>>)> {
+        self.state.lock().adapters.list()
+    }
+
+    /// Begins an epoch of an adapter with the trainer's name, unless its current epoch has that name.
+    pub fn begin_named_adapter_epoch(&self, adapter: &str, version: &str) -> (u64, Ack) {
+        let number = {
+            let adapters = &mut self.state.lock().adapters;
+            if adapters.version(adapter) == Some(version) {
+                return (adapters.epoch(adapter), Ack::done());
+            }
+            adapters.next(adapter, Some(version.into()))
+        };
+        (number, self.log.append(ProcessRecord::AdapterEpoch { number }))
+    }
+
+    /// Observes that a call for an adapter is sent.
+    pub fn begin_adapter_call(&self, call: AdapterCall, name: &str) {
+        if call == AdapterCall::Load {
+            self.state.lock().adapters.begin_load(name);
+        }
+    }
+
+    /// Observes the outcome of a call for an adapter. Returns the epoch of the adapter that begins with it. `name` is that of
+    /// [`Self::begin_adapter_call`]; without one, an epoch of every adapter begins.
+    pub fn observe_adapter_call(
+        &self,
+        call: AdapterCall,
+        name: Option<&str>,
+        outcome: WeightCallOutcome,
+    ) -> Option<(u64, Ack)> {
+        let number = {
+            let adapters = &mut self.state.lock().adapters;
+            if let Some(name) = name.filter(|_| call == AdapterCall::Load) {
+                adapters.end_load(name);
+            }
+            match name {
+                _ if outcome == WeightCallOutcome::Refused => return None,
+                Some(name) => adapters.next(name, None),
+                None => adapters.next_of_all(),
+            }
+        };
+        Some((number, self.log.append(ProcessRecord::AdapterEpoch { number })))
     }
 
     /// Begins an epoch with the trainer's name. If the current epoch has that name, no epoch begins. During an update, the name is that of
@@ -242,14 +309,29 @@ impl Policy {
     pub(super) fn restore_record(&self, record: &LogRecord) {
         match record {
             LogRecord::Session(Record { change: Change::Turn(turn), .. }) => {
+                let adapters = turn.about.policy.iter().filter_map(|span| span.adapter.as_ref());
+                if let Some(last) = adapters.map(|adapter| adapter.until).max() {
+                    self.raise_adapter_epochs(last);
+                }
                 let epoch = turn.about.policy.iter().map(|span| span.until).max().unwrap_or(0);
                 if epoch > self.epoch() {
                     self.restore(epoch, None);
                 }
             }
             LogRecord::Process(ProcessRecord::Epoch { number, version }) => self.restore(*number, version.clone()),
+            LogRecord::Process(ProcessRecord::AdapterEpoch { number }) => self.raise_adapter_epochs(*number),
             _ => {}
         }
+    }
+
+    /// Raises the epochs of all adapters to at least one before a restart.
+    pub(super) fn raise_adapter_epochs(&self, number: u64) {
+        self.state.lock().adapters.raise(number);
+    }
+
+    /// The largest epoch of all adapters.
+    pub(super) fn last_adapter_epoch(&self) -> u64 {
+        self.state.lock().adapters.last()
     }
 
     /// Observes the label of `/model_info`, which was requested in `epoch`. The engine's HTTP process reports it, and it may be older
@@ -299,13 +381,38 @@ impl Policy {
         None
     }
 
-    /// The policies that sampled a response of `tokens` tokens, which was requested in the epoch `asked`. `seen` was observed during it.
+    /// The policies that sampled a response of `tokens` tokens with `adapter`. It was requested in the epoch `asked` of the base weights,
+    /// and `seen` was observed during it.
     #[must_use]
-    pub fn spans(&self, asked: u64, tokens: u32, reported: &ReportedVersions, seen: &[EpochMark]) -> Vec<Span> {
+    pub fn spans(
+        &self,
+        asked: u64,
+        tokens: u32,
+        reported: &ReportedVersions,
+        seen: &[EpochMark],
+        adapter: Option<&RequestedAdapter>,
+    ) -> Vec<Span> {
+        let state = self.state.lock();
+        let mut spans = self.base_spans(&state, asked, tokens, reported, seen);
+        if let Some(adapter) = adapter {
+            let adapter = state.adapters.span(adapter);
+            spans.iter_mut().for_each(|span| span.adapter = Some(Box::new(adapter.clone())));
+        }
+        spans
+    }
+
+    /// The spans without adapters.
+    fn base_spans(
+        &self,
+        state: &PolicyState,
+        asked: u64,
+        tokens: u32,
+        reported: &ReportedVersions,
+        seen: &[EpochMark],
+    ) -> Vec<Span> {
         if tokens == 0 {
             return Vec::new();
         }
-        let state = self.state.lock();
         let epochs = &state.epochs;
         let several = self.has_several_engines();
         let from = if several { begun(epochs, asked) } else { asked };
@@ -390,6 +497,11 @@ mod tests {
     use super::*;
 
     impl Policy {
+        /// The spans of a request without an adapter.
+        fn base(&self, asked: u64, tokens: u32, reported: &ReportedVersions, seen: &[EpochMark]) -> Vec<Span> {
+            self.spans(asked, tokens, reported, seen, None)
+        }
+
         /// Begins an epoch: the weights have changed.
         fn begin_epoch(&self) -> u64 {
             let epoch = self.state.lock().next(None, None);
@@ -420,10 +532,10 @@ mod tests {
     fn unchanged_policy_has_one_certain_span() {
         let policy = at_epoch(5);
         policy.observe(5, "v1");
-        let spans = policy.spans(5, 8, &reported("v1", &[("v1", 0, 8)]), &[]);
+        let spans = policy.base(5, 8, &reported("v1", &[("v1", 0, 8)]), &[]);
         assert_eq!(short(&spans), [(0, 8, 5, 5)]);
         assert!(spans[0].is_certain() && spans[0].weight_version.as_deref() == Some("v1"));
-        assert_eq!(policy.spans(5, 0, &reported("v1", &[]), &[]), []);
+        assert_eq!(policy.base(5, 0, &reported("v1", &[]), &[]), []);
     }
 
     #[test]
@@ -432,9 +544,9 @@ mod tests {
         policy.observe(1, "v4");
         policy.begin_epoch();
         policy.observe(1, "v5");
-        let spans = policy.spans(1, 120, &reported("v5", &[("v4", 0, 79), ("v5", 79, 120)]), &[]);
+        let spans = policy.base(1, 120, &reported("v5", &[("v4", 0, 79), ("v5", 79, 120)]), &[]);
         assert_eq!(short(&spans), [(0, 79, 1, 1), (79, 120, 2, 2)]);
-        let queued = policy.spans(1, 6, &reported("v5", &[("v5", 0, 6)]), &[]);
+        let queued = policy.base(1, 6, &reported("v5", &[("v5", 0, 6)]), &[]);
         assert_eq!(short(&queued), [(0, 6, 2, 2)], "requested before the change, sampled after it");
     }
 
@@ -462,7 +574,7 @@ mod tests {
             "the flush was refused: /model_info still has the old label"
         );
         policy.observe(1, "b");
-        let spans = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
+        let spans = policy.base(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
         assert_eq!(short(&spans), [(0, 4, 1, 1), (4, 9, 2, 2)]);
         assert_eq!((policy.observe_model_info(2, "a"), policy.observe(2, "b"), policy.epoch()), (None, None, 2));
         assert_eq!(policy.observe_model_info(2, "c"), Some(3), "a change of the label in /model_info counts");
@@ -475,7 +587,7 @@ mod tests {
         policy.observe(1, "a");
         policy.begin_epoch();
         policy.observe(2, "b");
-        assert_eq!(short(&policy.spans(1, 5, &reported("x", &[]), &[])), [(0, 5, 1, 2)]);
+        assert_eq!(short(&policy.base(1, 5, &reported("x", &[]), &[])), [(0, 5, 1, 2)]);
     }
 
     #[test]
@@ -483,10 +595,10 @@ mod tests {
         let policy = at_epoch(1);
         policy.observe(1, "default");
         policy.begin_epoch();
-        let whole = policy.spans(1, 10, &reported("default", &[]), &[]);
+        let whole = policy.base(1, 10, &reported("default", &[]), &[]);
         assert_eq!(short(&whole), [(0, 10, 1, 2)]);
         let marks = [mark(1, 1, 4), mark(2, 6, 10)];
-        let watched = policy.spans(1, 10, &reported("default", &[]), &marks);
+        let watched = policy.base(1, 10, &reported("default", &[]), &marks);
         assert_eq!(short(&watched), [(0, 4, 1, 1), (4, 6, 1, 2), (6, 10, 2, 2)]);
     }
 
@@ -496,11 +608,11 @@ mod tests {
         policy.observe(1, "a");
         policy.begin_epoch();
         policy.observe(1, "b");
-        let whole = policy.spans(1, 150, &reported("b", &[]), &[]);
+        let whole = policy.base(1, 150, &reported("b", &[]), &[]);
         assert_eq!(short(&whole), [(0, 150, 1, 2)]);
         assert_eq!(whole[0].weight_version, None, "either is possible");
         let marks = [mark(1, 1, 100), mark(2, 101, 150)];
-        let watched = policy.spans(1, 150, &reported("b", &[]), &marks);
+        let watched = policy.base(1, 150, &reported("b", &[]), &marks);
         assert_eq!(short(&watched), [(0, 100, 1, 1), (100, 101, 1, 2), (101, 150, 2, 2)]);
         let labels: Vec<_> = watched.iter().map(|span| span.weight_version.as_deref()).collect();
         assert_eq!(labels, [Some("a"), None, Some("b")]);
@@ -510,9 +622,9 @@ mod tests {
     fn trainer_names_begin_epochs() {
         let policy = at_epoch(0);
         assert_eq!(["step-1", "step-1", "step-2"].map(|name| policy.begin_named_epoch(name).0), [1, 1, 2]);
-        assert_eq!(policy.spans(2, 3, &ReportedVersions::default(), &[])[0].version.as_deref(), Some("step-2"));
+        assert_eq!(policy.base(2, 3, &ReportedVersions::default(), &[])[0].version.as_deref(), Some("step-2"));
         policy.begin_epoch();
-        assert_eq!(policy.spans(2, 3, &ReportedVersions::default(), &[])[0].version, None, "two epochs are possible");
+        assert_eq!(policy.base(2, 3, &ReportedVersions::default(), &[])[0].version, None, "two epochs are possible");
         policy.restore(9, Some("step-9".into()));
         assert_eq!(policy.begin_epoch(), 10);
     }
@@ -525,7 +637,7 @@ mod tests {
 
     /// The spans of a response whose weights did not change while it ran.
     fn exact(policy: &Policy, asked: u64, label: &str) -> Vec<Span> {
-        policy.spans(asked, 9, &reported(label, &[(label, 0, 9)]), &[])
+        policy.base(asked, 9, &reported(label, &[(label, 0, 9)]), &[])
     }
 
     #[test]
@@ -574,14 +686,14 @@ mod tests {
     fn label_of_the_last_token_of_one_of_several_engines_is_uncertain() {
         let policy = several(0);
         policy.observe(0, "a");
-        let last = |label| policy.spans(policy.epoch(), 9, &reported(label, &[]), &[]);
+        let last = |label| policy.base(policy.epoch(), 9, &reported(label, &[]), &[]);
         assert_eq!((short(&last("a")), last("a")[0].weight_version.as_deref()), (vec![(0, 9, 0, 0)], Some("a")));
         policy.observe(0, "b");
         for label in ["a", "b"] {
             assert_eq!((short(&last(label)), &last(label)[0].weight_version), (vec![(0, 9, 0, 1)], &None), "{label}");
         }
         let marks = [mark(0, 1, 4), mark(1, 6, 9)];
-        let watched = policy.spans(0, 9, &reported("b", &[]), &marks);
+        let watched = policy.base(0, 9, &reported("b", &[]), &marks);
         assert_eq!(short(&watched), [(0, 9, 0, 1)], "another engine may have reported b");
         policy.begin_epoch();
         policy.observe(2, "b");
@@ -628,15 +740,15 @@ mod tests {
         assert_eq!((policy.observe(1, "b"), policy.observe_model_info(1, "b")), (None, None), "the update explains it");
         assert_eq!(policy.sampled_epochs(), 1..=2);
         for label in ["a", "b"] {
-            let spans = policy.spans(1, 9, &reported(label, &[(label, 0, 9)]), &[]);
+            let spans = policy.base(1, 9, &reported(label, &[(label, 0, 9)]), &[]);
             assert_eq!((short(&spans), spans[0].weight_version.as_deref()), (vec![(0, 9, 1, 2)], Some(label)));
         }
         calls(&policy, [PART, END]);
         assert_eq!((policy.observe_model_info(2, "b"), policy.names().0.as_deref()), (None, Some("b")));
-        let late = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
+        let late = policy.base(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &[]);
         assert_eq!(short(&late), [(0, 4, 1, 2), (4, 9, 1, 2)]);
         let marks = [mark(1, 1, 2), EpochMark { until: 2, ..mark(1, 3, 5) }, mark(2, 7, 9)];
-        let watched = policy.spans(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &marks);
+        let watched = policy.base(1, 9, &reported("b", &[("a", 0, 4), ("b", 4, 9)]), &marks);
         assert_eq!(short(&watched), [(0, 2, 1, 1), (2, 4, 1, 2), (4, 7, 1, 2), (7, 9, 2, 2)]);
         assert_eq!(short(&exact(&policy, 2, "b")), [(0, 9, 2, 2)]);
     }
@@ -650,12 +762,12 @@ mod tests {
         policy.set_paused(false);
         policy.observe(1, "b");
         let across = reported("b", &[("a", 0, 4), ("b", 4, 9)]);
-        assert_eq!(short(&policy.spans(1, 9, &across, &[])), [(0, 4, 1, 1), (4, 9, 2, 2)]);
+        assert_eq!(short(&policy.base(1, 9, &across, &[])), [(0, 4, 1, 1), (4, 9, 2, 2)]);
         policy.set_paused(true);
         calls(&policy, [BEGIN]);
         policy.set_paused(false);
         calls(&policy, [PART, END]);
-        assert_eq!(short(&policy.spans(2, 9, &reported("c", &[("c", 0, 9)]), &[])), [(0, 9, 2, 3)], "continued early");
+        assert_eq!(short(&policy.base(2, 9, &reported("c", &[("c", 0, 9)]), &[])), [(0, 9, 2, 3)], "continued early");
     }
 
     #[test]
@@ -690,7 +802,7 @@ mod tests {
     #[test]
     fn spans_with_a_gap_are_ignored() {
         let policy = at_epoch(0);
-        let spans = policy.spans(0, 9, &reported("x", &[("x", 0, 3), ("y", 4, 9)]), &[]);
+        let spans = policy.base(0, 9, &reported("x", &[("x", 0, 3), ("y", 4, 9)]), &[]);
         assert_eq!(short(&spans), [(0, 9, 0, 0)]);
     }
 }

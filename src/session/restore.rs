@@ -53,10 +53,12 @@ impl Sessions {
         let Some((log, replayed)) = opened else { return Ok(None) };
         // the engine may have changed while tokentap was down
         policy.restore(policy.epoch() + 1, None);
+        policy.raise_adapter_epochs(policy.last_adapter_epoch() + 1);
         store.log.set(log);
         if store.is_cache {
             // the turns of this epoch are in the shared ledger, so the next start would not find it in the log, and use it again
             store.log.append_unacknowledged(ProcessRecord::Epoch { number: policy.epoch(), version: None });
+            store.log.append_unacknowledged(ProcessRecord::AdapterEpoch { number: policy.last_adapter_epoch() });
         }
         store.sweep();
         store.restoration.end();
@@ -85,7 +87,7 @@ impl Store {
             LogRecord::Session(record) => self.restore_change(record),
             LogRecord::Process(ProcessRecord::Settled { session }) => self.restore_deleted(&session),
             // restored by Policy::restore_record
-            LogRecord::Process(ProcessRecord::Epoch { .. }) => {}
+            LogRecord::Process(ProcessRecord::Epoch { .. } | ProcessRecord::AdapterEpoch { .. }) => {}
         }
     }
 

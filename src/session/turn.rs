@@ -118,8 +118,7 @@ impl TurnMetadata {
         let engine = self.engine.as_ref().map_or(0, |engine| engine.len());
         let lora_path = self.lora_path.as_ref().map_or(0, |name| name.len());
         let extras: usize = self.extras.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
-        let spans: usize =
-            self.policy.iter().map(|span| size_of::<Span>() + text(&span.weight_version) + text(&span.version)).sum();
+        let spans: usize = self.policy.iter().map(Span::bytes).sum();
         let stored = |chat: &Chat| chat.stored.as_ref().map_or(0, |stored| stored.bytes());
         let parameters = |chat: &Chat| chat.reading.parameters.as_ref().map_or(0, |parameters| parameters.len());
         let chat = self.chat.as_ref();

@@ -39,6 +39,7 @@ fn turn(session: &str, id: u32, prompt: &[u32], response: &[u32]) -> Record {
             weight_version: None,
             version: None,
             process: None,
+            adapter: None,
         }],
         ..TurnMetadata::default()
     };

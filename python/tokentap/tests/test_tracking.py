@@ -79,6 +79,7 @@ def reference(lines: list[Line]) -> dict[str, float]:
         "rows/count": len(rows),
         "rows/truncated": sum(row["finish_reason"] == "length" for row in rows),
         "rows/policy_uncertain": sum("policy_uncertain" in row["flags"] for row in rows),
+        "rows/mixed_adapters": sum("mixed_adapters" in row["flags"] for row in rows),
         "rows/crosses_versions": sum("crosses_versions" in row["flags"] for row in rows),
         "rows/incomplete": sum("incomplete" in row["flags"] for row in rows),
         "paths/gone": sum("gone" in line for line in lines),

@@ -210,9 +210,9 @@ class AsyncClient:
         """See `Client.policy`."""
         return await self.send(routes.policy())
 
-    async def set_policy(self, version: str | int) -> int:
+    async def set_policy(self, version: str | int, *, adapter: str | None = None) -> int:
         """See `Client.set_policy`."""
-        return await self.send(routes.set_policy(version))
+        return await self.send(routes.set_policy(version, adapter))
 
     async def update_weights_from_disk(
         self, model_path: str | os.PathLike[str], *, weight_version: str | int | None = None, **fields: object

@@ -234,9 +234,9 @@ class Client:
         """The `epoch`, the engine's `weight_version`, the trainer's `version`, and whether weights are `updating`."""
         return self.send(routes.policy())
 
-    def set_policy(self, version: str | int) -> int:
-        """Names the policy from now on; returns the new epoch."""
-        return self.send(routes.set_policy(version))
+    def set_policy(self, version: str | int, *, adapter: str | None = None) -> int:
+        """Names the policy from now on, or that of a LoRA adapter; returns the new epoch."""
+        return self.send(routes.set_policy(version, adapter))
 
     def update_weights_from_disk(
         self, model_path: str | os.PathLike[str], *, weight_version: str | int | None = None, **fields: object

@@ -176,9 +176,9 @@ def policy() -> Call[Json]:
     return Call("GET", target("v1", "policy"), Reply.json)
 
 
-def set_policy(version: str | int) -> Call[int]:
+def set_policy(version: str | int, adapter: str | None) -> Call[int]:
     """`POST /v1/policy`; returns the epoch."""
-    body = encoded({"version": version})
+    body = encoded({"version": version} if adapter is None else {"version": version, "adapter": adapter})
     return Call("POST", target("v1", "policy"), lambda reply: int(reply.json()["epoch"]), body)
 
 

@@ -101,10 +101,19 @@ def number_of(label: object) -> int | None:
 def policy_of(span: Json) -> Policy | None:
     """The number of a span's policy: the trainer's `version`, else the engine's `weight_version`, else the epoch.
 
-    None if the policy is uncertain, or if only the epoch is known and it is of one process of several.
+    Of a span with an adapter it is the number of the adapter: its `adapter_version`, else its epoch. None if the policy is
+    uncertain, or if only the epoch is known and it is of one process of several.
     """
     if span.get("until", span["epoch"]) != span["epoch"]:
         return None
+    if span.get("adapter") is not None:
+        epoch = span["adapter_epoch"]
+        if span.get("adapter_until", epoch) != epoch:
+            return None
+        number = number_of(span.get("adapter_version"))
+        if number is not None:
+            return "version", number
+        return ("epoch", epoch) if span.get("process") is None else None
     for kind in ("version", "weight_version"):
         number = number_of(span.get(kind))
         if number is not None:
@@ -149,7 +158,7 @@ class Row:
                 tokens[policy] = tokens.get(policy, 0) + count
         whole = next(iter(tokens)) if len(tokens) == 1 and sum(tokens.values()) == trained else None
         flags, last = line["flags"], line["turns"][-1]
-        counted = [flag for flag in ("incomplete", "crosses_versions", "policy_uncertain") if flag in flags]
+        counted = [flag for flag in FLAGS if flag in flags]
         status = _status(last.get("fault"), line["finish_reason"])
         counted += [] if status is None else [status]
         return cls(line.get("row_key"), counted, trained, entropies, reward_of(line["reward"]), tokens, whole)
@@ -164,7 +173,10 @@ def _status(fault: str | None, finish: str | None) -> str | None:
     return "truncated" if finish == "length" else None
 
 
-ROWS = ("truncated", "aborted", "failed", "incomplete", "crosses_versions", "policy_uncertain")
+FLAGS = ("incomplete", "crosses_versions", "policy_uncertain", "mixed_adapters")
+"""The flags of rows that are counted."""
+
+ROWS = ("truncated", "aborted", "failed", *FLAGS)
 """What is counted of rows, as `rows/...`."""
 
 PATHS = ("gone", "refused", "missed", "missed_unknown", "repeated", "unreadable", "store_changes")

@@ -254,12 +254,18 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
 def steps(policy: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
     """The first and the last trainer step that sampled; None for both unless all spans name one.
 
-    A step is the version that the trainer named, else the engine's weight_version, if it is an integer.
+    A step is the version that the trainer named, else the engine's weight_version, if it is an integer. Of a span with an
+    adapter it is the version of the adapter; spans of several adapters have no steps.
     """
     found = []
+    if len({span.get("adapter") for span in policy}) > 1:
+        return None, None
     for span in policy:
         name = span["version"] if span["version"] is not None else span["weight_version"]
         uncertain = span.get("until") not in (None, span["epoch"])
+        if span.get("adapter") is not None:
+            name = span["adapter_version"]
+            uncertain = uncertain or span.get("adapter_until") not in (None, span["adapter_epoch"])
         if uncertain or name is None or not (name.isascii() and name.isdecimal()):
             return None, None
         found.append(int(name))

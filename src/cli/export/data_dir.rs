@@ -82,7 +82,7 @@ impl SessionNames {
                 self.evicted.insert(session);
                 return None;
             }
-            LogRecord::Process(ProcessRecord::Epoch { .. }) => return None,
+            LogRecord::Process(ProcessRecord::Epoch { .. } | ProcessRecord::AdapterEpoch { .. }) => return None,
             LogRecord::Session(record) => record,
         };
         let begins = matches!(&change, Change::Turn(turn) if turn.id == 0);

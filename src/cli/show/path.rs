@@ -51,6 +51,8 @@ pub(super) struct PolicySpan {
     pub(super) epoch: u64,
     pub(super) weight_version: Option<String>,
     pub(super) version: Option<String>,
+    pub(super) adapter: Option<String>,
+    pub(super) adapter_epoch: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

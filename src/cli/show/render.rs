@@ -114,7 +114,9 @@ fn summary(path: &Path) -> String {
     for span in path.head.policy.iter().filter(|span| span.start < path.end() && span.end > path.from) {
         let version = span.version.as_deref().or(span.weight_version.as_deref());
         let version = version.map(|version| format!(" ({})", printable(version))).unwrap_or_default();
-        let policy = format!("epoch {}{version}", span.epoch);
+        let adapter = span.adapter.as_deref().zip(span.adapter_epoch);
+        let adapter = adapter.map(|(name, epoch)| format!(", adapter {} epoch {epoch}", printable(name)));
+        let policy = format!("epoch {}{version}{}", span.epoch, adapter.unwrap_or_default());
         if policies.last() != Some(&policy) {
             policies.push(policy);
         }

@@ -31,8 +31,8 @@ pub struct Route {
     pub kind: RouteKind,
 }
 
-/// Calls of trainers that change the engine's weights.
-const POLICY: [&str; 11] = [
+/// Calls of trainers that change the engine's base weights.
+const POLICY: [&str; 8] = [
     "/update_weights_from_disk",
     "/begin_weight_update",
     "/update_weights_from_distributed",
@@ -40,11 +40,16 @@ const POLICY: [&str; 11] = [
     "/update_weights_from_ipc",
     "/end_weight_update",
     "/update_weight_version",
-    "/load_lora_adapter",
-    "/load_lora_adapter_from_tensors",
-    "/unload_lora_adapter",
     "/resume_memory_occupation",
 ];
+
+/// Calls of trainers that load or unload a LoRA adapter.
+const ADAPTERS: [&str; 3] = ["/load_lora_adapter", "/load_lora_adapter_from_tensors", UNLOAD_ADAPTER];
+
+const UNLOAD_ADAPTER: &str = "/unload_lora_adapter";
+
+/// The member of the body of such a call that names the adapter.
+pub(crate) const ADAPTER_NAME: &str = "lora_name";
 
 /// How a call changes the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,14 +64,26 @@ pub(crate) enum WeightChange {
     Whole,
 }
 
+/// How a call changes adapters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdapterChange {
+    /// It loads one.
+    Load,
+    /// It unloads one.
+    Unload,
+}
+
 impl Route {
-    /// Whether a successful call of this route may change the policy.
+    /// How a call of this route changes adapters; `None` if it leaves them as they are.
     #[must_use]
-    pub fn changes_policy(self) -> bool {
-        POLICY.contains(&self.endpoint)
+    pub(crate) fn adapter_change(self) -> Option<AdapterChange> {
+        ADAPTERS.contains(&self.endpoint).then_some(match self.endpoint {
+            UNLOAD_ADAPTER => AdapterChange::Unload,
+            _ => AdapterChange::Load,
+        })
     }
 
-    /// How a call of this route changes the weights; `None` if it leaves the policy as it is.
+    /// How a call of this route changes the base weights; `None` if it leaves them as they are.
     #[must_use]
     pub(crate) fn weight_change(self) -> Option<WeightChange> {
         match self.endpoint {
@@ -76,7 +93,7 @@ impl Route {
             "/update_weights_from_tensor" | "/update_weights_from_distributed" | "/update_weight_version" => {
                 Some(WeightChange::Part)
             }
-            _ => self.changes_policy().then_some(WeightChange::Whole),
+            endpoint => POLICY.contains(&endpoint).then_some(WeightChange::Whole),
         }
     }
 
@@ -232,10 +249,11 @@ fn simplified(path: &str) -> String {
 
 /// The routes by their paths.
 static ROUTES: LazyLock<HashMap<&str, Route, RandomState>> = LazyLock::new(|| {
-    let tables: [(&[&'static str], RouteKind); 6] = [
+    let tables: [(&[&'static str], RouteKind); 7] = [
         (&[GENERATE.endpoint], GENERATE.kind),
         (&GENERATING, RouteKind::Generating),
         (&POLICY, RouteKind::Control),
+        (&ADAPTERS, RouteKind::Control),
         (&CONTROL, RouteKind::Control),
         (&INFO, RouteKind::Info),
         (&OTHER, RouteKind::Other),
@@ -267,7 +285,7 @@ pub(crate) fn has_changed_weights(refusal: &[u8]) -> bool {
 
 /// The paths of all control routes without those of a prefix.
 pub(crate) fn control_paths() -> impl Iterator<Item = &'static str> {
-    POLICY.into_iter().chain(CONTROL)
+    POLICY.into_iter().chain(ADAPTERS).chain(CONTROL)
 }
 
 /// The label of a method in metrics.

@@ -13,7 +13,9 @@ use serde_json::{Value, json as value};
 use crate::columns::{Column, ColumnFault, NumberType, Shape};
 use crate::export::fixture::{batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
-use crate::session::{Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass};
+use crate::session::{
+    AdapterSpan, Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass,
+};
 
 fn column(name: &str, number: NumberType, tokens: Range<i32>, shape: Shape, data: &'static [u8]) -> Column {
     Column { name: name.into(), number, tokens, shape, data: Bytes::from_static(data) }
@@ -58,6 +60,8 @@ pub(crate) fn rich() -> Batch {
     about.sampling = Some(r#"{"temperature": 0.7}"#.into());
     (about.started_ms, about.first_ms, about.elapsed_ms, about.cached_tokens) = (100, Some(6), 7, Some(4));
     about.lora_path = Some("a".into());
+    let adapter = AdapterSpan { name: "a".into(), epoch: 3, until: 4, version: Some("v".into()) };
+    about.policy[1].adapter = Some(Box::new(adapter));
     about.labels = Some(Arc::new(Labels {
         dialect: Some(Dialect::Messages),
         client: Some("claude-cli/2.1.330".into()),
@@ -87,15 +91,15 @@ pub(crate) const ROWS: &str = r#"[
       {"turn": 1, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0}, {"turn": 1, "kind": "response", "start": 6, "end": 9, "loss_mask": 1}
     ],
     "policy": [
-      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef"},
-      {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null, "process": "0123456789abcdef"},
-      {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null, "process": "0123456789abcdef"}
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef", "adapter": null, "adapter_epoch": null, "adapter_until": null, "adapter_version": null},
+      {"start": 6, "end": 7, "epoch": 11, "until": 11, "weight_version": null, "version": null, "process": "0123456789abcdef", "adapter": null, "adapter_epoch": null, "adapter_until": null, "adapter_version": null},
+      {"start": 7, "end": 9, "epoch": 12, "until": 13, "weight_version": "w2", "version": null, "process": "0123456789abcdef", "adapter": "a", "adapter_epoch": 3, "adapter_until": 4, "adapter_version": "v"}
     ],
     "columns": [
       {"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}, {"start": 6, "end": 8}], "shape": [2], "data": "AAECAwQFBgcICQoL"},
       {"name": "sampling_mask", "type": "u32", "tokens": [{"start": 6, "end": 9}], "shape": null, "data": "AQAAAAAAAAABAAAABwAAAAkAAAA="}
     ],
-    "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "extends_length", "column_missing"],
+    "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "mixed_adapters", "extends_length", "column_missing"],
     "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
     "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
     "prompt_text": null, "response_text": null,
@@ -132,8 +136,8 @@ pub(crate) const ROWS: &str = r#"[
       {"turn": 2, "kind": "prompt", "start": 5, "end": 6, "loss_mask": 0}, {"turn": 2, "kind": "response", "start": 6, "end": 7, "loss_mask": 1}
     ],
     "policy": [
-      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef"},
-      {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null, "process": "0123456789abcdef"}
+      {"start": 3, "end": 5, "epoch": 1, "until": 1, "weight_version": "w1", "version": "10", "process": "0123456789abcdef", "adapter": null, "adapter_epoch": null, "adapter_until": null, "adapter_version": null},
+      {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null, "process": "0123456789abcdef", "adapter": null, "adapter_epoch": null, "adapter_until": null, "adapter_version": null}
     ],
     "columns": [{"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}], "shape": [2], "data": "AAECAwQFBgc="}],
     "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],

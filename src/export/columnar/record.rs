@@ -19,7 +19,7 @@ use super::{ComputedColumns, SCHEMA_VERSION};
 use crate::export::per_token::{self, PerToken, numbers};
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, PathColumn, entry, facts};
-use crate::session::{Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
+use crate::session::{AdapterSpan, Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
 
 /// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
 /// largest extras that trainers use, take 2 KB per sampled token and per prompt token.
@@ -139,6 +139,11 @@ fn policy(rows: &[Path]) -> ListArray {
     let all: Vec<(i64, &Span)> = rows.iter().flat_map(spans).collect();
     let positions = |of: fn(&Span) -> u32| integers(all.iter().map(|(at, span)| at + i64::from(of(span))));
     let epochs = |of: fn(&Span) -> u64| counts(all.iter().map(|(_, span)| of(span)));
+    let adapters = || all.iter().map(|(_, span)| span.adapter.as_deref());
+    let adapter_epochs = |of: fn(&AdapterSpan) -> u64| {
+        let epochs = adapters().map(|adapter| adapter.map(|adapter| i64::try_from(of(adapter)).unwrap_or(i64::MAX)));
+        epochs.collect::<Int64Array>()
+    };
     let processes = all.iter().map(|(_, span)| span.process.map(|process| process.to_string()));
     let items = structs(vec![
         required("start", positions(|span| span.start)),
@@ -148,6 +153,10 @@ fn policy(rows: &[Path]) -> ListArray {
         texts("weight_version", all.iter().map(|(_, span)| span.weight_version.as_deref())),
         texts("version", all.iter().map(|(_, span)| span.version.as_deref())),
         optional("process", processes.collect::<StringArray>()),
+        texts("adapter", adapters().map(|adapter| adapter.map(|adapter| &*adapter.name))),
+        optional("adapter_epoch", adapter_epochs(|adapter| adapter.epoch)),
+        optional("adapter_until", adapter_epochs(|adapter| adapter.until)),
+        texts("adapter_version", adapters().map(|adapter| adapter?.version.as_deref())),
     ]);
     list(rows.iter().map(|row| spans(row).count()), items, false)
 }

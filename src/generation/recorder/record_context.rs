@@ -10,7 +10,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::events::Chunk;
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::request::EngineChat;
-use crate::session::{Chat, Labels, Policy};
+use crate::session::{Chat, Labels, Policy, RequestedAdapter};
 
 /// What a recorder knows about the request before the reply begins.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub struct RecordContext {
     pub sampling: SmallVec<[Option<Arc<str>>; 1]>,
     /// The served model.
     pub model: Arc<str>,
-    /// The adapter of each prompt.
-    pub lora_paths: Vec<Option<Arc<str>>>,
+    /// The adapter of each prompt, with its epoch when the request came. Empty without adapters.
+    pub adapters: Vec<Option<RequestedAdapter>>,
     /// The URL of the engine, where it is known.
     pub engine: Option<Arc<str>>,
     pub policy: Arc<Policy>,
@@ -56,7 +56,7 @@ impl RecordContext {
             session_params: request.session_params.clone(),
             sampling: (0..prompts).map(text).collect(),
             model: Arc::clone(&upstream.model),
-            lora_paths: lora_paths(request, prompts),
+            adapters: adapters(request, prompts, &policy),
             epoch: policy.epoch(),
             policy,
             chat: None,
@@ -76,7 +76,7 @@ impl RecordContext {
             session_params: None,
             sampling: smallvec![Some(Arc::from(&*chat.sampling))],
             model: Arc::clone(&upstream.model),
-            lora_paths: vec![chat.lora_path.clone()],
+            adapters: chat.lora_path.iter().map(|name| Some(policy.requested_adapter(Arc::clone(name)))).collect(),
             epoch: policy.epoch(),
             policy,
             chat: None,
@@ -106,10 +106,11 @@ fn column_start(request: &GenerateRequest, source: &ColumnSource) -> Option<usiz
 }
 
 /// The adapter of each prompt of a request. Empty without adapters.
-fn lora_paths(request: &GenerateRequest, prompts: usize) -> Vec<Option<Arc<str>>> {
+fn adapters(request: &GenerateRequest, prompts: usize, policy: &Policy) -> Vec<Option<RequestedAdapter>> {
+    let adapter = |at| request.adapter(at).map(|name| policy.requested_adapter(name));
     match &request.lora_path {
         PerItem::Absent | PerItem::Unreadable => Vec::new(),
-        PerItem::One(_) => vec![request.adapter(0); prompts],
-        PerItem::Many(_) => (0..prompts).map(|at| request.adapter(at)).collect(),
+        PerItem::One(_) => vec![adapter(0); prompts],
+        PerItem::Many(_) => (0..prompts).map(adapter).collect(),
     }
 }

@@ -45,11 +45,16 @@ pub(crate) async fn forward(
         return abort::relay(proxy, request).await;
     }
     let update = policy::WeightUpdate::new(proxy, route);
+    let adapter_update = policy::AdapterUpdate::new(proxy, route);
     policy::observe_request(proxy, route);
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, proxy.config.limits.client_body_timeout);
-    let call = UpstreamCall::new(head.method, target, upstream_headers(head.headers), upload);
+    let headers = upstream_headers(head.headers);
+    let call = match &adapter_update {
+        Some(update) => UpstreamCall::new(head.method, target, headers, update.watch(upload)),
+        None => UpstreamCall::new(head.method, target, headers, upload),
+    };
     let limits = &proxy.config.limits;
     let limit = |limit: Duration| (!limit.is_zero() && !route.allows_long_silence()).then_some(limit);
     let started = Instant::now();
@@ -66,6 +71,9 @@ pub(crate) async fn forward(
     policy::observe_status(proxy, route, reply.status());
     if let Some(update) = update {
         return update.observe(reply).await;
+    }
+    if let Some(update) = adapter_update {
+        update.observe(reply.status()).await;
     }
     let (mut head, body) = reply.into_parts();
     headers::end_hop(&mut head.headers);

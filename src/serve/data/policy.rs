@@ -1,21 +1,29 @@
 //! Observes calls that change the weights or pause the generation, and advances the policy epoch.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 
-use crate::engine::sglang::routes::{Route, WeightChange, has_changed_weights};
+use crate::engine::sglang::routes::{ADAPTER_NAME, AdapterChange, Route, WeightChange, has_changed_weights};
 use crate::engine::survey::Survey;
 use crate::engine::transport::client::Reply;
+use crate::engine::transport::failure::UploadError;
 use crate::engine::transport::forwarded::ForwardedBody;
 use crate::engine::transport::headers;
 use crate::engine::upstream::failed;
 use crate::error::Error;
 use crate::generation::buffered::{BufferedReply, collect};
-use crate::serve::body::Body;
+use crate::json::MemberScan;
+use crate::serve::body::{Body, Upload};
 use crate::serve::proxy::Proxy;
-use crate::session::{WeightCall, WeightCallOutcome};
+use crate::session::ledger::Ack;
+use crate::session::{AdapterCall, Policy, WeightCall, WeightCallOutcome};
 
 /// The maximum bytes of a reply that is read. Replies of these routes are one line of JSON.
 const LARGEST: u64 = 64 << 10;
@@ -82,12 +90,7 @@ impl<'a> WeightUpdate<'a> {
                 }
             }
             status => {
-                let outcome = match status {
-                    _ if status.is_success() => WeightCallOutcome::Succeeded,
-                    _ if status.is_server_error() => WeightCallOutcome::Unknown,
-                    _ => WeightCallOutcome::Refused,
-                };
-                (outcome, Body::forwarded(ForwardedBody::unlimited(&proxy.metrics, Bytes::new(), body)))
+                (outcome_of(status), Body::forwarded(ForwardedBody::unlimited(&proxy.metrics, Bytes::new(), body)))
             }
         };
         self.finish(outcome).await;
@@ -118,5 +121,127 @@ impl Drop for WeightUpdate<'_> {
         if !self.observed {
             drop(self.proxy.generator.policy.observe_weight_call(self.call, WeightCallOutcome::Unknown));
         }
+    }
+}
+
+/// The outcome of a call that changes weights, if its status alone decides.
+fn outcome_of(status: StatusCode) -> WeightCallOutcome {
+    match status {
+        _ if status.is_success() => WeightCallOutcome::Succeeded,
+        _ if status.is_server_error() => WeightCallOutcome::Unknown,
+        _ => WeightCallOutcome::Refused,
+    }
+}
+
+/// A call that loads or unloads an adapter. As with [`WeightUpdate`], the epoch of the adapter advances if the outcome is unknown.
+#[derive(Debug)]
+pub(crate) struct AdapterUpdate<'a> {
+    proxy: &'a Proxy,
+    call: AdapterCall,
+    progress: Arc<Mutex<AdapterProgress>>,
+}
+
+/// The state of a call that the body and the reply share. The lock is held for one access.
+#[derive(Debug, Default)]
+struct AdapterProgress {
+    /// The name of the adapter, once the body has reached it.
+    name: Option<Box<str>>,
+    /// The outcome is known. What the body has after that changes nothing.
+    has_ended: bool,
+}
+
+impl<'a> AdapterUpdate<'a> {
+    /// Called before the request is sent; `None` for a route that does not change adapters.
+    pub(crate) fn new(proxy: &'a Proxy, route: Route) -> Option<Self> {
+        let call = match route.adapter_change()? {
+            AdapterChange::Load => AdapterCall::Load,
+            AdapterChange::Unload => AdapterCall::Unload,
+        };
+        Some(Self { proxy, call, progress: Arc::default() })
+    }
+
+    /// The body of the call, in which the name of the adapter is found while it passes: the tensors of an adapter are too large to be
+    /// buffered.
+    pub(crate) fn watch(&self, upload: Upload) -> AdapterUpload {
+        AdapterUpload {
+            upload,
+            scan: MemberScan::new(ADAPTER_NAME),
+            progress: Arc::clone(&self.progress),
+            policy: Arc::clone(&self.proxy.generator.policy),
+            call: self.call,
+        }
+    }
+
+    /// Observes the status of the reply, and waits until a new epoch is on disk.
+    pub(crate) async fn observe(self, status: StatusCode) {
+        if let Some((_, ack)) = self.finish(outcome_of(status)) {
+            self.proxy.wait_written(ack).await;
+        }
+    }
+
+    fn finish(&self, outcome: WeightCallOutcome) -> Option<(u64, Ack)> {
+        let mut progress = self.progress.lock();
+        if std::mem::replace(&mut progress.has_ended, true) {
+            return None;
+        }
+        let Proxy { generator, metrics, .. } = self.proxy;
+        let (call, result) = (
+            match self.call {
+                AdapterCall::Load => "load",
+                AdapterCall::Unload => "unload",
+            },
+            match outcome {
+                WeightCallOutcome::Succeeded => "succeeded",
+                WeightCallOutcome::Refused => "refused",
+                WeightCallOutcome::Unknown => "unknown",
+            },
+        );
+        metrics.adapter_calls.with_label_values(&[call, result]).inc();
+        generator.policy.observe_adapter_call(self.call, progress.name.as_deref(), outcome)
+    }
+}
+
+impl Drop for AdapterUpdate<'_> {
+    fn drop(&mut self) {
+        drop(self.finish(WeightCallOutcome::Unknown));
+    }
+}
+
+/// The body of a call that changes an adapter. The engine gets the name only after tokentap has noted it.
+#[derive(Debug)]
+pub(crate) struct AdapterUpload {
+    upload: Upload,
+    scan: MemberScan,
+    progress: Arc<Mutex<AdapterProgress>>,
+    policy: Arc<Policy>,
+    call: AdapterCall,
+}
+
+impl http_body::Body for AdapterUpload {
+    type Data = Bytes;
+    type Error = UploadError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        let frame = ready!(Pin::new(&mut self.upload).poll_frame(cx));
+        let this = &mut *self;
+        let mut progress = this.progress.lock();
+        if let Some(Ok(frame)) = &frame
+            && !progress.has_ended
+            && progress.name.is_none()
+            && let Some(name) = frame.data_ref().and_then(|data| this.scan.read(data))
+        {
+            this.policy.begin_adapter_call(this.call, name);
+            progress.name = Some(name.into());
+        }
+        drop(progress);
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.upload.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.upload.size_hint()
     }
 }

@@ -154,6 +154,7 @@ pub(super) fn ended_turn(session: &str, ended: &Turn) -> pb::EndedTurn {
 /// Converts a span of a response that begins at token `start`.
 fn policy_span(span: &Span, start: usize) -> pb::PolicySpan {
     let start = wide(start);
+    let adapter = span.adapter.as_deref();
     pb::PolicySpan {
         start: start + u64::from(span.start),
         end: start + u64::from(span.end),
@@ -162,6 +163,10 @@ fn policy_span(span: &Span, start: usize) -> pb::PolicySpan {
         weight_version: text(span.weight_version.as_deref()),
         version: text(span.version.as_deref()),
         process: span.process.map(|process| process.to_string()),
+        adapter: adapter.map(|adapter| adapter.name.to_string()),
+        adapter_epoch: adapter.map(|adapter| adapter.epoch),
+        adapter_until: adapter.filter(|adapter| adapter.epoch != adapter.until).map(|adapter| adapter.until),
+        adapter_version: adapter.and_then(|adapter| text(adapter.version.as_deref())),
     }
 }
 

@@ -34,6 +34,11 @@ pub enum ProcessRecord {
         /// The trainer's name of the epoch.
         version: Option<Box<str>>,
     },
+    /// An epoch of an adapter began. The number alone is recorded: after a restart every adapter has a later epoch.
+    AdapterEpoch {
+        /// The epoch of the adapter.
+        number: u64,
+    },
     /// The shared ledger has all turns of sessions of this name that precede this record.
     Settled {
         /// The name.
@@ -67,7 +72,7 @@ impl LogRecord {
         match self {
             Self::Session(record) => record.is_plausible(),
             Self::Process(ProcessRecord::Settled { session }) => is_name(session),
-            Self::Process(ProcessRecord::Epoch { .. }) => true,
+            Self::Process(ProcessRecord::Epoch { .. } | ProcessRecord::AdapterEpoch { .. }) => true,
         }
     }
 
@@ -109,6 +114,7 @@ mod tests {
         for record in [
             ProcessRecord::Epoch { number: 3, version: Some("three".into()) },
             ProcessRecord::Epoch { number: u64::MAX, version: None },
+            ProcessRecord::AdapterEpoch { number: 7 },
             ProcessRecord::Settled { session: "s".into() },
         ] {
             let (record, mut bytes) = (LogRecord::from(record), Vec::new());

@@ -17,7 +17,7 @@ use crate::columns::{Column, NumberType, Shape};
 use crate::session::{MOST_TURNS, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
-pub const SCHEMA: u64 = 4;
+pub const SCHEMA: u64 = 5;
 
 /// One change of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -336,8 +336,8 @@ mod tests {
 
     use super::*;
     use crate::columns::ColumnFault;
-    use crate::session::TurnMetadata;
     use crate::session::ledger::log::fake;
+    use crate::session::{AdapterSpan, TurnMetadata};
     use crate::session::{
         CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, ReplyChange,
         ReplyChanges, RequestClass, SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,
@@ -361,8 +361,12 @@ mod tests {
                 epoch,
                 until,
                 weight_version: version.clone(),
-                version,
+                version: version.clone(),
                 process: format!("{until:016x}").parse().ok().filter(|_| start % 2 == 1),
+                adapter: (end % 2 == 1).then(|| {
+                    let name = version.as_deref().unwrap_or("a").into();
+                    Box::new(AdapterSpan { name, epoch: until, until: epoch, version: version.clone() })
+                }),
             },
         );
         let measured = prop::option::of((-1e3..1e3f64).prop_map(|temperature| EntropyMethod {
@@ -578,6 +582,7 @@ mod tests {
             weight_version: Some("w".into()),
             version: None,
             process: "0123456789abcdef".parse().ok(),
+            adapter: Some(Box::new(AdapterSpan { name: "a".into(), epoch: 5, until: 6, version: Some("v".into()) })),
         };
         let mut reply_changes = ReplyChanges::default();
         reply_changes.extend([ReplyChange::WhiteSpace]);
@@ -617,7 +622,7 @@ mod tests {
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([341, 28, 21], [3_266_134_599, 2_431_479_641, 1_891_510_775]),
+            ([349, 28, 21], [4_260_808_789, 2_431_479_641, 1_891_510_775]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places

@@ -5,7 +5,7 @@ use std::ops::{Range, RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
-use super::Epoch;
+use super::{AdapterSpan, Epoch};
 use crate::session::ProcessId;
 
 /// SGLang's `weight_version` before an update sets another.
@@ -28,13 +28,23 @@ pub struct Span {
     pub version: Option<Box<str>>,
     /// The process that counted the epochs, if sessions are shared. Epochs of different processes cannot be compared.
     pub process: Option<ProcessId>,
+    /// The adapter; `None` for the base weights alone. Boxed, because few requests have one.
+    pub adapter: Option<Box<AdapterSpan>>,
 }
 
 impl Span {
-    /// Whether exactly one policy is possible.
+    /// Whether exactly one epoch of the base weights is possible.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.epoch == self.until
+    }
+
+    /// The bytes that it takes in memory.
+    pub(in crate::session) fn bytes(&self) -> usize {
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let adapter = |adapter: &AdapterSpan| size_of::<AdapterSpan>() + adapter.name.len() + text(&adapter.version);
+        let adapter = self.adapter.as_deref().map_or(0, adapter);
+        size_of::<Self>() + text(&self.weight_version) + text(&self.version) + adapter
     }
 
     /// The engine's `weight_version`, unless it is empty or SGLang's initial one: every engine begins with that one.
@@ -153,7 +163,16 @@ impl LabelledPart<'_> {
         let own = known.and_then(|epoch| epoch.label.as_deref());
         let weight_version = own.filter(|_| !self.is_exact).or(self.label.filter(|_| is_clear)).map(Into::into);
         let version = known.and_then(|epoch| epoch.version.clone());
-        // sharing sets the process
-        Some(Span { start: tokens.start, end: tokens.end, epoch, until, weight_version, version, process: None })
+        // sharing sets the process, and the policy the adapter
+        Some(Span {
+            start: tokens.start,
+            end: tokens.end,
+            epoch,
+            until,
+            weight_version,
+            version,
+            process: None,
+            adapter: None,
+        })
     }
 }

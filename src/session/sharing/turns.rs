@@ -276,7 +276,8 @@ mod tests {
     }
 
     fn draft(prompt: &[u32], process: Option<ProcessId>) -> Draft {
-        let span = Span { start: 0, end: 1, epoch: 3, until: 3, weight_version: None, version: None, process };
+        let span =
+            Span { start: 0, end: 1, epoch: 3, until: 3, weight_version: None, version: None, process, adapter: None };
         let about = TurnMetadata { policy: vec![span], ..TurnMetadata::default() };
         Draft { prompt: Some(prompt.into()), response: vec![9], about, ..Draft::default() }
     }

@@ -89,8 +89,13 @@ pub fn shared(entry: &Value) -> Value {
         if span["until"].is_null() {
             span["until"] = span["epoch"].clone();
         }
-        // absent if the session is not shared
-        span.as_object_mut().unwrap().entry("process").or_insert(Value::Null);
+        if span["adapter_until"].is_null() {
+            span["adapter_until"] = span["adapter_epoch"].clone();
+        }
+        // absent if the session is not shared, and without an adapter
+        for name in ["process", "adapter", "adapter_epoch", "adapter_version"] {
+            span.as_object_mut().unwrap().entry(name).or_insert(Value::Null);
+        }
     }
     // absent if the path has none
     line.as_object_mut().unwrap().entry("columns").or_insert_with(|| json!([]));

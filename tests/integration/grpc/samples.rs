@@ -139,6 +139,14 @@ fn line(sample: &Sample) -> Value {
         if let Some(process) = &span.process {
             entry["process"] = json!(process);
         }
+        if let Some(adapter) = &span.adapter {
+            entry["adapter"] = json!(adapter);
+            entry["adapter_epoch"] = json!(span.adapter_epoch);
+            entry["adapter_version"] = json!(span.adapter_version);
+        }
+        if let Some(until) = span.adapter_until {
+            entry["adapter_until"] = json!(until);
+        }
         entry
     };
     let mut entry = json!({

@@ -255,7 +255,8 @@ async fn update_with_begin_and_end_is_one_epoch() {
         );
         end(&demo.proxy).await;
         let now = start + 1 + at as u64;
-        let known = json!({"epoch": now, "weight_version": version, "version": null, "updating": false});
+        let known =
+            json!({"epoch": now, "weight_version": version, "version": null, "updating": false, "adapters": []});
         assert_eq!(policy(&demo.proxy).await, known, "the label is known before a reply names it");
         assert_eq!(sampled(&demo.proxy, version).await, (now, version.into(), Value::Null));
     }
@@ -388,7 +389,8 @@ async fn update_without_an_end_does_not_hide_later_policies() {
         let now = start + 1 + at as u64;
         let body = json!({"model_path": "m", "weight_version": version});
         post_control(proxy.control, "/update_weights_from_disk", &body).await;
-        let known = json!({"epoch": now, "weight_version": version, "version": null, "updating": false});
+        let known =
+            json!({"epoch": now, "weight_version": version, "version": null, "updating": false, "adapters": []});
         assert_eq!(policy(proxy).await, known);
         assert_eq!(sampled(proxy, version).await, (now, version.into(), Value::Null));
     }

@@ -46,6 +46,7 @@ export function facts(trajectory, at) {
   const logprob = trajectory.logprobs[at];
   const rank = trajectory.rank[at];
   const until = policy?.until ? `${policy.epoch} to ${policy.until}` : policy && epochOf(policy);
+  const name = policy?.version ?? policy?.weight_version;
   return [
     ["id", id],
     ["entropy", `${shown(nats)} nats`],
@@ -53,7 +54,8 @@ export function facts(trajectory, at) {
     ["logprob", Number.isNaN(logprob) ? "–" : `${shown(logprob)}  (${shown(100 * Math.exp(logprob), 1)} %)`],
     ["rank", Number.isNaN(rank) ? (Number.isNaN(trajectory.lower[at]) ? "not recorded" : "outside the top-k, or not recorded") : String(rank)],
     ["loss mask", String(trajectory.mask[at])],
-    ["policy", policy ? `epoch ${until}${policy.version ?? policy.weight_version ? `, ${label(policy.version ?? policy.weight_version, NAME)}` : ""}` : "–"],
+    ["policy", policy ? [`epoch ${until}`, ...(name ? [label(name, NAME)] : [])].join(", ") : "–"],
+    ["adapter", policy?.adapter ? adapterOf(policy) : null],
     ["turn", segment.turn < 0 ? "running" : String(segment.turn)],
     ["place", place],
     ["measured", methodOf(turn?.measured)],
@@ -64,6 +66,13 @@ export function facts(trajectory, at) {
 /** The epoch of a span. Those of different tokentaps cannot be compared, so it names the tokentap if sessions are shared. */
 export function epochOf(span) {
   return span.process ? `${span.epoch} of ${span.process.slice(0, 4)}` : String(span.epoch);
+}
+
+/** The adapter of a span and its epoch; null for the base weights alone. */
+export function adapterOf(span) {
+  if (!span.adapter) return null;
+  const epochs = span.adapter_until ? `${span.adapter_epoch} to ${span.adapter_until}` : span.adapter_epoch;
+  return [label(span.adapter, NAME), `epoch ${epochs}`, ...(span.adapter_version ? [label(span.adapter_version, NAME)] : [])].join(", ");
 }
 
 /** The details of the chosen token. */

@@ -11,7 +11,7 @@ const FLAGS = [
   ["inserted_end_of_turn", (turn) => turn.inserted_end_of_turn > 0], ["any fault", (turn) => turn.fault !== null],
 ];
 /** Flags of rows, which depend on all turns of a path. They are read from the path of each leaf. */
-const ROW_FLAGS = ["crosses_versions", "policy_uncertain"];
+const ROW_FLAGS = ["crosses_versions", "policy_uncertain", "mixed_adapters"];
 /** The maximum number of paths that are read for a flag of rows. */
 const MOST = 200;
 

@@ -308,6 +308,18 @@ pub struct PolicySpan {
     /// compared.
     #[prost(string, optional, tag = "7")]
     pub process: ::core::option::Option<::prost::alloc::string::String>,
+    /// The LoRA adapter that its request named; absent for the base weights alone.
+    #[prost(string, optional, tag = "8")]
+    pub adapter: ::core::option::Option<::prost::alloc::string::String>,
+    /// tokentap's counter of the updates of the adapter; absent without an adapter, as the next two.
+    #[prost(uint64, optional, tag = "9")]
+    pub adapter_epoch: ::core::option::Option<u64>,
+    /// The last possible epoch of the adapter, if it is uncertain.
+    #[prost(uint64, optional, tag = "10")]
+    pub adapter_until: ::core::option::Option<u64>,
+    /// The trainer's name of the epoch of the adapter.
+    #[prost(string, optional, tag = "11")]
+    pub adapter_version: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {

@@ -207,6 +207,7 @@ mod tests {
             weight_version: None,
             version: None,
             process: None,
+            adapter: None,
         };
         let measured = EntropyMethod {
             source: "top_k".into(),

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# adapters.sh   two LoRA adapters on a real SGLang 0.5.23 on the CPU, and what tokentap records of them.
+#   TOKENTAP          the binary (target/release/tokentap)
+#   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+version=0.5.23
+tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
+work=$(mktemp -d)
+source "$here/servers.sh"
+# set +e: the status of the stopped processes must not become that of this script
+trap 'set +e; stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+read -r engine data control < <(free_ports)
+"$here/setup.sh" "$version"
+python=$REAL_SGLANG_HOME/venv-$version/bin/python
+for seed in 0 1 2; do
+  "$python" "$here/make_lora.py" --model "$REAL_SGLANG_HOME/model-0" --out "$work/lora-$seed" --seed "$seed"
+done
+# the other backends need Triton, and this one pins memory
+serve "$version" "$engine" --enable-lora --lora-backend torch_native --max-lora-rank 8 --lora-target-modules q_proj v_proj \
+  --max-loras-per-batch 4 --lora-paths "a=$work/lora-0" "b=$work/lora-1"
+front "http://127.0.0.1:$engine" "$data" "$control"
+"$python" "$here/adapters.py" --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
+  --adapter "$work/lora-0" --adapter "$work/lora-1" --adapter "$work/lora-2"
