@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-dialects real-accuracy real-adapters real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-dialects real-accuracy real-policies real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -35,9 +35,9 @@ real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared w
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/dialects.sh
 
-real-adapters: ## two LoRA adapters on a real SGLang on the CPU, and one that replaces another: spans, epochs and logprobs (five minutes, 7 GB)
+real-policies: ## a real SGLang on the CPU: two LoRA adapters and one that replaces another, and clients under load while a trainer pauses and aborts (five minutes, 7 GB)
 	cargo build --release
-	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/adapters.sh
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/policies.sh
 
 real-accuracy: TOKENS = 10000
 real-accuracy: ## entropies of TOKENS=10000 tokens of SmolLM2 on the CPU, compared with the weights (five minutes, 7 GB, a package registry)

@@ -6,6 +6,7 @@ mod chat;
 mod commands;
 mod entropy;
 mod export;
+mod interruptions;
 mod keys;
 mod load;
 mod provenance;
@@ -27,6 +28,7 @@ pub use commands::{
 };
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
 pub use export::{ExportArgs, Format};
+pub use interruptions::{InterruptionConfig, OnAbort};
 pub use keys::{ControlToken, KeyConfig};
 pub use load::{Invalid, load};
 pub use provenance::{Setting, Value};
@@ -172,6 +174,9 @@ pub struct Config {
     /// Settings of chat completions.
     #[command(flatten)]
     pub chat: ChatConfig,
+    /// Settings for trainers that pause the engine or abort its generations.
+    #[command(flatten)]
+    pub interruptions: InterruptionConfig,
     /// Keys.
     #[command(flatten)]
     pub keys: KeyConfig,

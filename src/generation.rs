@@ -13,6 +13,7 @@ pub mod event;
 pub(crate) mod events;
 pub(crate) mod generator;
 pub(crate) mod in_flight;
+pub(crate) mod interruptions;
 pub mod log_wait;
 pub(crate) mod recorder;
 pub(crate) mod request;
@@ -36,6 +37,8 @@ pub struct ReplyStats {
     pub tokens: u64,
     /// Prompt tokens.
     pub prompt_tokens: u64,
+    /// The engine aborted a sequence because it was asked to.
+    pub is_aborted: bool,
     /// Mean entropy of the last sequence, in nats.
     pub mean: Option<f64>,
     /// Why entropies are missing.

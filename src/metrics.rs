@@ -125,6 +125,12 @@ metrics! {
     turns: counters "turns_total" [outcome];
     /// Calls that load or unload a LoRA adapter: `load` or `unload`, and `succeeded`, `refused` or `unknown`.
     adapter_calls: counters "adapter_calls_total" [call, outcome];
+    /// Generations that wait because a trainer has paused the engine.
+    pause_waiting: gauge "pause_waiting";
+    /// Generations that waited because a trainer had paused the engine.
+    pause_waits: counters "pause_waits_total" [outcome = "continued" | "timeout" | "drained" | "disconnected"];
+    /// Generations that a trainer aborted, by what `--on-abort` made of them.
+    interrupted: counters "interrupted_generations_total" [outcome = "retry"];
     /// Retried calls whose earlier reply did not reach the client.
     retries: counters "retries_total" [outcome];
     /// Sessions evicted from the store.

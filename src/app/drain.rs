@@ -25,11 +25,13 @@ impl DrainClock {
     /// Starts the clock when the drain begins.
     pub(super) fn start(proxy: &Proxy) -> Self {
         let (mut phase, metrics) = (proxy.phase.clone(), Arc::clone(&proxy.metrics));
+        let interruptions = proxy.generator.context.interruptions.clone();
         let timeout = proxy.config.limits.drain_timeout;
         let (drain, end) = watch::channel(None);
         tokio::spawn(async move {
             if phase.wait_for(|phase| *phase >= Phase::Draining).await.is_ok() {
                 metrics.draining.set(1);
+                interruptions.drain();
                 drain.send_replace(Some(Instant::now() + timeout));
             }
         });

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::config::{Config, EntropyDefault, Secret};
+use crate::config::{Config, EntropyDefault, OnAbort, Secret};
 use crate::engine::plan::PlanLimits;
 use crate::engine::transport::client::{Client, ClientSettings};
-use crate::generation::settings::{EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+use crate::generation::settings::{AbortPolicy, EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
 use crate::serve::connection::ServerLimits;
 
 /// The client of the upstream.
@@ -41,7 +41,7 @@ pub(super) fn connections(config: &Config) -> ServerLimits {
 
 /// The settings of generations.
 pub(super) fn generation(config: &Config) -> GenerationSettings {
-    let Config { entropy, sessions, limits, ledger, .. } = config;
+    let Config { entropy, sessions, limits, ledger, interruptions, .. } = config;
     GenerationSettings {
         entropy: EntropySettings {
             mode: match entropy.entropy {
@@ -65,5 +65,10 @@ pub(super) fn generation(config: &Config) -> GenerationSettings {
         session_idle: sessions.session_idle,
         ledger_timeout: ledger.ledger.as_ref().map(|_| ledger.ledger_timeout),
         is_ledger_strict: entropy.strict.ledger,
+        pause_wait: interruptions.pause_wait,
+        on_abort: match interruptions.on_abort {
+            OnAbort::Pass => AbortPolicy::Pass,
+            OnAbort::Retry => AbortPolicy::Retry,
+        },
     }
 }

@@ -10,8 +10,11 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use super::context::GenerationContext;
+use super::interruptions::InterruptionMark;
+use super::settings::AbortPolicy;
 use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
 use crate::engine::reason::Reason;
+use crate::error::Error;
 use crate::generation::capture::{Capture, UnreadableReply};
 use crate::generation::recorder::Recorder;
 use crate::session::Fault;
@@ -25,13 +28,18 @@ pub struct ActiveGeneration {
     /// The client's API key, which authorizes the abort.
     key: Option<HeaderValue>,
     sent: bool,
+    /// The interruptions before it was sent; `None` if they do not matter.
+    interruptions: Option<InterruptionMark>,
 }
 
 impl ActiveGeneration {
     /// A generation whose request has not been sent yet.
     #[must_use]
     pub fn new(capture: Capture, key: Option<HeaderValue>) -> Self {
-        Self { capture: Box::new(capture), key, sent: false }
+        let context = capture.context();
+        let matters = context.settings.on_abort != AbortPolicy::Pass;
+        let interruptions = matters.then(|| context.interruptions.mark());
+        Self { capture: Box::new(capture), key, sent: false, interruptions }
     }
 
     #[must_use]
@@ -58,6 +66,18 @@ impl ActiveGeneration {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         !self.sent
+    }
+
+    /// The error for the client, if `--on-abort retry` replaces the reply: a trainer aborted the generation, not the client.
+    #[must_use]
+    pub fn interruption(&self) -> Option<Error> {
+        let (mark, context) = (self.interruptions?, self.context());
+        let is_aborted = self.capture.observed().is_aborted && !self.capture.is_aborted_by_client();
+        if !is_aborted || !context.interruptions.has_call_since(mark) {
+            return None;
+        }
+        context.metrics.interrupted.with_label_values(&["retry"]).inc();
+        Some(Error::Unavailable { message: "the trainer aborted the generation; try again".to_owned() })
     }
 
     /// Runs a step of the capture. Returns `None` on an error or a panic, so that neither can lose the client's reply.
@@ -178,7 +198,7 @@ mod tests {
     use crate::engine::plan::{EntropyRequest, Plan, PlanLimits};
     use crate::engine::transport::client::{Client, ClientSettings};
     use crate::generation::entropy_store::{EntropyStore, EntropyStoreLimits};
-    use crate::generation::settings::{EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+    use crate::generation::settings::{AbortPolicy, EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
     use crate::metrics::Metrics;
 
     fn context() -> GenerationContext {
@@ -193,6 +213,8 @@ mod tests {
             session_idle: Duration::ZERO,
             ledger_timeout: None,
             is_ledger_strict: false,
+            pause_wait: Duration::ZERO,
+            on_abort: AbortPolicy::Pass,
         };
         let client = ClientSettings {
             api_key: None,

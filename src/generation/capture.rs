@@ -220,6 +220,12 @@ impl Capture {
         self.observed.finished >= (prompts * self.plan.n) as u64
     }
 
+    /// Whether a client has aborted one of its ids.
+    #[must_use]
+    pub fn is_aborted_by_client(&self) -> bool {
+        self.flight.as_ref().is_some_and(InFlight::is_aborted_by_client)
+    }
+
     /// Takes the in-flight ids, so that they can outlive the capture.
     pub fn take_in_flight(&mut self) -> InFlight {
         self.flight.take().unwrap_or_else(|| self.context.flights.start([]))

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use super::entropy_store::EntropyStore;
 use super::in_flight::InFlightIds;
+use super::interruptions::Interruptions;
 use super::log_wait::{LogWait, MAX_WAIT};
 use super::settings::GenerationSettings;
 use crate::budget::Budget;
@@ -34,6 +35,8 @@ pub struct GenerationContext {
     pub log_wait: Arc<LogWait>,
     /// The request ids in flight.
     pub flights: InFlightIds,
+    /// The calls of trainers that may abort generations.
+    pub interruptions: Interruptions,
     /// The number of generations that are being aborted.
     pub aborting: watch::Sender<usize>,
     /// The missing abort route of the upstream has been logged.
@@ -64,6 +67,7 @@ impl GenerationContext {
             budget,
             log_wait: Arc::new(log_wait),
             flights: InFlightIds::default(),
+            interruptions: Interruptions::default(),
             aborting: watch::Sender::new(0),
             abort_unsupported: AtomicBool::new(false),
             plugin_failed: AtomicBool::new(false),

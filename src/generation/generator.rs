@@ -105,6 +105,11 @@ impl Generator {
         rid: &RequestId,
     ) -> Result<Generation, Error> {
         let GenerationRequest { source, call } = request;
+        let limit = self.context.settings.pause_wait;
+        if !limit.is_zero() && self.policy.is_paused() {
+            let Self { context, policy, .. } = &**self;
+            Box::pin(context.interruptions.wait_while_paused(policy, limit, &context.metrics)).await?;
+        }
         let records = self.context.settings.records;
         if records {
             self.context.settings.session.check(&self.sessions, &call.session, source.turns())?;

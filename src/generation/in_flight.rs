@@ -11,11 +11,20 @@ use parking_lot::Mutex;
 #[derive(Debug, Clone, Default)]
 pub struct InFlightIds {
     // held for the length of a few map operations, never across an await
-    ids: Arc<Mutex<BTreeMap<Arc<str>, usize>>>,
+    ids: Arc<Mutex<BTreeMap<Arc<str>, LiveId>>>,
     /// Generations with an unknown id that the client may have chosen.
     unnamed: Arc<AtomicUsize>,
     /// Generations with an unknown id that the engine chooses.
     random: Arc<AtomicUsize>,
+}
+
+/// An id in flight.
+#[derive(Debug, Default)]
+struct LiveId {
+    /// The requests that have it.
+    requests: usize,
+    /// A client has aborted it.
+    is_aborted: bool,
 }
 
 /// Length of an engine's own ids, which are lower-case hexadecimal. An id of this length is not a prefix of another.
@@ -43,7 +52,7 @@ impl Drop for UnknownRidGuard {
 pub struct RidInUse(pub Arc<str>);
 
 impl InFlightIds {
-    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<Arc<str>, usize>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<Arc<str>, LiveId>) -> T) -> T {
         act(&mut self.ids.lock())
     }
 
@@ -51,6 +60,15 @@ impl InFlightIds {
     #[must_use]
     pub fn is_live(&self, rid: &str) -> bool {
         self.with(|ids| ids.contains_key(rid))
+    }
+
+    /// Records that a client aborts a running request.
+    pub fn mark_aborted(&self, rid: &str) {
+        self.with(|ids| {
+            if let Some(live) = ids.get_mut(rid) {
+                live.is_aborted = true;
+            }
+        });
     }
 
     /// Counts a generation with an unknown id that the client may have chosen.
@@ -107,7 +125,7 @@ impl InFlightIds {
                 return Err(RidInUse(Arc::clone(live)));
             }
             for rid in rids.filter(|rid| own.insert(rid)) {
-                *ids.entry(Arc::clone(rid)).or_default() += 1;
+                ids.entry(Arc::clone(rid)).or_default().requests += 1;
             }
             Ok(())
         })?;
@@ -153,7 +171,7 @@ impl InFlight {
     /// Registers an id that the engine has returned.
     pub fn add(&mut self, rid: Arc<str>) {
         if self.ids.insert(&rid) {
-            self.all.with(|ids| *ids.entry(rid).or_default() += 1);
+            self.all.with(|ids| ids.entry(rid).or_default().requests += 1);
         }
     }
 
@@ -168,11 +186,17 @@ impl InFlight {
         self.ids.iter().cloned().collect()
     }
 
+    /// Whether a client has aborted one of these ids.
+    #[must_use]
+    pub fn is_aborted_by_client(&self) -> bool {
+        self.all.with(|ids| self.ids.iter().any(|rid| ids.get(rid).is_some_and(|live| live.is_aborted)))
+    }
+
     /// Whether `rid` can be aborted without aborting another request: it is not a proper prefix of another request's id, and cannot be a
     /// prefix of an unknown id.
     #[must_use]
     pub fn may_abort(&self, rid: &str) -> bool {
-        let others = |ids: &mut BTreeMap<Arc<str>, usize>| {
+        let others = |ids: &mut BTreeMap<Arc<str>, LiveId>| {
             let later = ids.range::<str, _>((Bound::Excluded(rid), Bound::Unbounded));
             later.take_while(|(id, _)| id.starts_with(rid)).any(|(id, _)| !self.ids.contains(id))
         };
@@ -184,9 +208,9 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.all.with(|ids| {
             for rid in self.ids.iter() {
-                if let Some(count) = ids.get_mut(rid) {
-                    *count -= 1;
-                    if *count == 0 {
+                if let Some(live) = ids.get_mut(rid) {
+                    live.requests -= 1;
+                    if live.requests == 0 {
                         ids.remove(rid);
                     }
                 }
@@ -209,6 +233,18 @@ mod tests {
         assert!(one.may_abort("job-1") && !flights.is_live("job-10"));
         let batch = flights.start(["R_1".into(), "R_10".into()]);
         assert!(batch.may_abort("R_1"), "ids of the same request do not protect each other");
+    }
+
+    #[test]
+    fn abort_of_a_client_is_known_until_the_request_ends() {
+        let flights = InFlightIds::default();
+        let (one, other) = (flights.start(["a".into()]), flights.start(["b".into()]));
+        flights.mark_aborted("a");
+        flights.mark_aborted("unknown");
+        assert!(one.is_aborted_by_client() && !other.is_aborted_by_client());
+        drop(one);
+        assert!(!flights.start(["a".into()]).is_aborted_by_client(), "a later request with the same id");
+        assert!(!flights.is_live("unknown"));
     }
 
     #[test]

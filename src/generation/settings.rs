@@ -25,6 +25,19 @@ pub struct GenerationSettings {
     pub ledger_timeout: Option<Duration>,
     /// A reply whose turn is not confirmed is refused.
     pub is_ledger_strict: bool,
+    /// How long a generation waits while a trainer has paused the engine; zero if it does not wait.
+    pub pause_wait: Duration,
+    /// What happens to a generation that a trainer aborted.
+    pub on_abort: AbortPolicy,
+}
+
+/// What happens to a generation that a trainer aborted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortPolicy {
+    /// The client gets the engine's reply.
+    Pass,
+    /// The client gets an error that it retries.
+    Retry,
 }
 
 /// The settings of entropies.

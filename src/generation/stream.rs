@@ -253,6 +253,12 @@ impl EventStream {
         if let Some(reason) = self.strict_failure(is_readable) {
             return self.refuse(reason);
         }
+        if let Some(error) = self.active.interruption() {
+            if self.active.capture().is_complete() {
+                self.active.mark_ended();
+            }
+            return self.refuse_with(error);
+        }
         self.completed(event)
     }
 
@@ -265,9 +271,14 @@ impl EventStream {
 
     /// Ends the stream with an error event. Dropping the stream then aborts the generation.
     fn refuse(&mut self, reason: Reason) -> Arc<GenerationEvent> {
+        self.refuse_with(Error::Strict { reason: reason.name().to_owned() })
+    }
+
+    /// The same, with any error.
+    fn refuse_with(&mut self, error: Error) -> Arc<GenerationEvent> {
         self.state = State::Ended;
         self.active.capture_mut().cut(Fault::Aborted);
-        Arc::new(GenerationEvent::failed(Error::Strict { reason: reason.name().to_owned() }))
+        Arc::new(GenerationEvent::failed(error))
     }
 
     /// Whether `--strict` applies to this request.

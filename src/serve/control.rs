@@ -72,6 +72,9 @@ async fn route(proxy: &Arc<Proxy>, route: Route, mut request: Request<Incoming>)
                 _ => proxy.client.sign_generation(request.headers_mut()),
             }
         }
+        // the aborts of agents come through the data port
+        let interruptions = &proxy.generator.context.interruptions;
+        let _call = route.aborts_generations().then(|| interruptions.begin_call());
         return forward(proxy, route, request, None).await.unwrap_or_else(Error::into_response);
     }
     if let Some(control) = control_route::of(route) {

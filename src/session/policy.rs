@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
@@ -94,6 +95,8 @@ pub struct Policy {
     state: Mutex<PolicyState>,
     /// Several engines serve the upstream's requests.
     several_engines: AtomicBool,
+    /// A trainer has paused the engine, or is about to.
+    paused: watch::Sender<bool>,
     /// Records each new epoch.
     log: SharedLog,
 }
@@ -110,7 +113,8 @@ impl Policy {
             model_info: None,
             adapters: Adapters::default(),
         };
-        Self { state: Mutex::new(state), several_engines: AtomicBool::new(false), log }
+        let (several_engines, paused) = (AtomicBool::new(false), watch::Sender::new(false));
+        Self { state: Mutex::new(state), several_engines, paused, log }
     }
 
     /// Sets whether several engines serve the upstream's requests, and their labels may alternate.
@@ -142,6 +146,7 @@ impl Policy {
         let mut state = self.state.lock();
         if state.paused_at.is_some_and(|paused| requested > paused) {
             state.end_pause();
+            self.paused.send_if_modified(|paused| std::mem::replace(paused, false));
         }
         state.sampled_epochs()
     }
@@ -167,6 +172,7 @@ impl Policy {
         let (epoch, of_adapters) = {
             let mut state = self.state.lock();
             state.paused_at = None;
+            self.paused.send_replace(false);
             (state.next(None, None), state.adapters.next_of_all())
         };
         self.log.append_unacknowledged(ProcessRecord::AdapterEpoch { number: of_adapters });
@@ -290,6 +296,30 @@ impl Policy {
             true => state.paused_at = Some(Instant::now()),
             false => state.end_pause(),
         }
+        self.paused.send_replace(is_paused);
+    }
+
+    /// Records that a call to pause the generation is sent. [`Self::set_paused`] follows unless it fails.
+    pub fn begin_pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    /// Records that a call to pause the generation has ended: a pause that it did not begin is none.
+    pub fn settle_pause(&self) {
+        let state = self.state.lock();
+        self.paused.send_replace(state.paused_at.is_some());
+    }
+
+    /// Whether a trainer has paused the generation, or is about to.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        *self.paused.borrow()
+    }
+
+    /// Waits until the generation is not paused.
+    pub async fn wait_continued(&self) {
+        // `self` owns the sender, so waiting cannot fail
+        let _ = self.paused.subscribe().wait_for(|paused| !paused).await;
     }
 
     fn append(&self, Epoch { number, version, .. }: Epoch) -> (u64, Ack) {

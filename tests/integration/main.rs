@@ -43,6 +43,7 @@ mod head_method;
 mod heads;
 mod images;
 mod information_routes;
+mod interruptions;
 mod jax;
 mod kernels;
 mod labels;

@@ -198,6 +198,8 @@ impl Capture {
                 }
             }
         }
+        let has_failed = chunk.finish.as_ref().is_some_and(|finish| finish.status_code.is_some());
+        self.observed.is_aborted |= kind == "abort" && !has_failed;
         self.entropy_writer.finish(index, kind);
         self.observed.finished += 1;
         self.observed.tokens += sequence.tokens as u64;

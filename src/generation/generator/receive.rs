@@ -100,6 +100,9 @@ impl Generator {
         if !is_confirmed {
             return Ok(Generation::failed(log_wait::unconfirmed(), Some(observed)));
         }
+        if let Some(error) = active.interruption() {
+            return Ok(Generation::failed(error, Some(observed)));
+        }
         let plan = active.capture().plan();
         if self.context.settings.is_strict && plan.entropy_request.wanted {
             // a 200 without a finished sequence is not a reply to this request

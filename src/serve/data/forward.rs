@@ -47,6 +47,7 @@ pub(crate) async fn forward(
     let update = policy::WeightUpdate::new(proxy, route);
     let adapter_update = policy::AdapterUpdate::new(proxy, route);
     policy::observe_request(proxy, route);
+    let pause = policy::PauseCall::new(proxy, route);
     let (head, body) = request.into_parts();
     let target = target(&head.uri);
     let upload = Upload::new(body, proxy.config.limits.client_body_timeout);
@@ -68,7 +69,9 @@ pub(crate) async fn forward(
     if let Some(uncaptured) = uncaptured {
         uncaptured.answered(reply.status());
     }
-    policy::observe_status(proxy, route, reply.status());
+    if let Some(pause) = pause {
+        pause.observe(reply.status());
+    }
     if let Some(update) = update {
         return update.observe(reply).await;
     }

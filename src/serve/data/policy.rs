@@ -38,10 +38,30 @@ pub(crate) fn observe_request(proxy: &Proxy, route: Route) {
     }
 }
 
-/// Records that the generation is paused, after the engine replied.
-pub(crate) fn observe_status(proxy: &Proxy, route: Route, status: StatusCode) {
-    if route.pauses_generation() && status.is_success() {
-        proxy.generator.policy.set_paused(true);
+/// A call that pauses the generation. From the moment that it is sent, the engine serves no new requests.
+#[derive(Debug)]
+pub(crate) struct PauseCall<'a>(&'a Proxy);
+
+impl<'a> PauseCall<'a> {
+    /// Called before the request is sent; `None` for a route that does not pause.
+    pub(crate) fn new(proxy: &'a Proxy, route: Route) -> Option<Self> {
+        route.pauses_generation().then(|| {
+            proxy.generator.policy.begin_pause();
+            Self(proxy)
+        })
+    }
+
+    /// Observes the status of the reply.
+    pub(crate) fn observe(self, status: StatusCode) {
+        if status.is_success() {
+            self.0.generator.policy.set_paused(true);
+        }
+    }
+}
+
+impl Drop for PauseCall<'_> {
+    fn drop(&mut self) {
+        self.0.generator.policy.settle_pause();
     }
 }
 

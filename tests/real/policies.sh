@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# adapters.sh   two LoRA adapters on a real SGLang 0.5.23 on the CPU, and what tokentap records of them.
+# policies.sh   two LoRA adapters on a real SGLang 0.5.23 on the CPU, what tokentap records of them, and clients under load while a trainer
+# pauses the engine and aborts what runs.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -euo pipefail
@@ -24,3 +25,6 @@ serve "$version" "$engine" --enable-lora --lora-backend torch_native --max-lora-
 front "http://127.0.0.1:$engine" "$data" "$control"
 "$python" "$here/adapters.py" --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
   --adapter "$work/lora-0" --adapter "$work/lora-1" --adapter "$work/lora-2"
+kill "$proxy"; wait "$proxy" || true
+front "http://127.0.0.1:$engine" "$data" "$control" --pause-wait 60s --on-abort retry
+"$python" "$here/interruptions.py" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control"
