@@ -226,6 +226,7 @@ impl Policy {
             }
             match name {
                 _ if outcome == WeightCallOutcome::Refused => return None,
+                Some(name) if call == AdapterCall::Unload => adapters.unload(name),
                 Some(name) => adapters.next(name, None),
                 None => adapters.next_of_all(),
             }

@@ -89,6 +89,6 @@ for name in ("a", "b", None):
     path = path + reply["output_ids"] + [7]
 mixed = row(f"{RUN}-mixed")
 check("three adapters of one session have three policies", policies(mixed), [("a", 2, None, base), ("b", 0, None, base), (None, None, None, base)])
-check("their row is flagged", mixed["flags"], ["crosses_versions", "mixed_adapters"])
+check("their row is flagged", mixed["flags"], ["crosses_versions", "mixed_adapters", "extends_length"])
 check("the base weights have the same epoch", call(args.control, "GET", "/v1/policy").json()["epoch"], base)
 sys.exit(bool(failed))

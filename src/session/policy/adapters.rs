@@ -48,6 +48,8 @@ struct AdapterEpoch {
     version: Option<Box<str>>,
     /// Calls that load it and have not returned.
     loading: u32,
+    /// The epoch began with an unload, so it has no tokens of requests that came before.
+    is_unloaded: bool,
 }
 
 /// The epoch of each adapter.
@@ -69,7 +71,9 @@ impl Adapters {
         let RequestedAdapter { name, epoch } = requested;
         let known = self.known.get(name);
         let is_loading = known.is_some_and(|known| known.loading > 0);
-        let until = self.epoch(name).max(*epoch) + u64::from(is_loading);
+        let is_unloaded = known.is_some_and(|known| known.is_unloaded);
+        let now = self.epoch(name) - u64::from(is_unloaded);
+        let until = now.max(*epoch) + u64::from(is_loading);
         let version = known.filter(|_| until == *epoch).and_then(|known| known.version.clone());
         AdapterSpan { name: Arc::clone(name), epoch: *epoch, until, version }
     }
@@ -90,8 +94,15 @@ impl Adapters {
     pub(super) fn next(&mut self, name: &str, version: Option<Box<str>>) -> u64 {
         let known = self.entry(name);
         known.number += 1;
-        known.version = version;
+        (known.version, known.is_unloaded) = (version, false);
         known.number
+    }
+
+    /// Begins an epoch of an adapter that was unloaded.
+    pub(super) fn unload(&mut self, name: &str) -> u64 {
+        let number = self.next(name, None);
+        self.entry(name).is_unloaded = true;
+        number
     }
 
     /// Begins an epoch of every adapter, all with one number.
@@ -112,7 +123,7 @@ impl Adapters {
             self.known.retain(|_, known| known.loading > 0);
             for known in self.known.values_mut() {
                 known.number = known.number.max(number);
-                known.version = None;
+                (known.version, known.is_unloaded) = (None, false);
             }
         }
     }
@@ -187,6 +198,16 @@ mod tests {
         assert_eq!(possible(&adapters, &during), (0, 0), "the engine refused it");
         adapters.next("a", None);
         assert_eq!(possible(&adapters, &during), (0, 1));
+    }
+
+    #[test]
+    fn unload_leaves_the_tokens_of_earlier_requests_certain() {
+        let mut adapters = Adapters::default();
+        let before = asked(&adapters, "a");
+        assert_eq!((adapters.unload("a"), possible(&adapters, &before)), (1, (0, 0)));
+        assert_eq!(possible(&adapters, &asked(&adapters, "a")), (1, 1), "SGLang has loaded it again by itself");
+        adapters.next("a", None);
+        assert_eq!(possible(&adapters, &before), (0, 2), "it may have come after the load");
     }
 
     #[test]
