@@ -80,6 +80,7 @@ fn record_session(store: &Arc<Sessions>, session: usize, turns: usize, tokens: u
             weight_version: Some("default".into()),
             version: None,
             process: None,
+            adapter: None,
         };
         let about = TurnMetadata {
             rid: Some("0123456789abcdef0123456789abcdef".into()),

@@ -49,6 +49,7 @@ pub fn metadata(tokens: usize) -> TurnMetadata {
         weight_version: Some("default".into()),
         version: None,
         process: None,
+        adapter: None,
     };
     let measured = EntropyMethod {
         source: "top_k".into(),

@@ -50,8 +50,16 @@ impl Iterator for Turns {
         let logprobs = self.floats().iter().map(|value| -value).collect();
         let entropy = self.floats();
         let end = u32::try_from(TOKENS).expect("it is small");
-        let span =
-            Span { start: 0, end, epoch: 1, until: 1, weight_version: None, version: Some("1".into()), process: None };
+        let span = Span {
+            start: 0,
+            end,
+            epoch: 1,
+            until: 1,
+            weight_version: None,
+            version: Some("1".into()),
+            process: None,
+            adapter: None,
+        };
         let about = TurnMetadata {
             finish: Some("stop".into()),
             model: "m".into(),
