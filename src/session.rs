@@ -12,6 +12,7 @@ pub mod ledger;
 mod path;
 mod policy;
 mod restore;
+mod reward;
 mod sessions;
 mod sharing;
 mod snapshot;
@@ -26,18 +27,19 @@ pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
-pub use path::{ExportMarks, Path, Segment, Step};
+pub use path::{Advantages, ExportMarks, Path, Segment, Step};
 pub use policy::{
     AdapterCall, AdapterSpan, EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, RequestedAdapter, Span,
     WeightCall, WeightCallOutcome,
 };
+pub use reward::{Reward, RewardScope, RewardTarget};
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
     ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedPath, ListedSession, NoPath, Sessions, Turns,
 };
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
-pub use state::{Frozen, ReplyDigests, ReplyTurns, Reward, RewardTarget, Session, SessionError};
+pub use state::{Frozen, ReplyDigests, ReplyTurns, Session, SessionError};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::non_tensor;
-use super::per_token::PerToken;
+use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::versions::Numbering;
 use super::{Batch, Export, Exporter, Needs, facts, settle};
@@ -57,9 +57,9 @@ fn export(batch: Batch) -> Export {
             PerToken::Entropy.fill(row.segments(), width, sink);
         }));
     }
-    if rows.iter().any(|row| row.marks.advantage.is_some()) {
+    if rows.iter().any(|row| row.marks.advantages.is_some()) {
         tensors.push(tensor("advantages", Dtype::F32, |row, width, sink| {
-            PerToken::Advantage(row.marks.advantage.unwrap_or(0.0)).fill(row.segments(), width, sink);
+            per_token::fill_advantages(row, row.segments(), width, sink);
         }));
     }
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {

@@ -51,8 +51,9 @@ impl Rows {
         match self {
             Self::Selected(rows) => size(&rows[at]),
             Self::Paths(paths) => {
-                let turns = paths[at].steps.iter().map(|step| &step.turn);
-                turns_size(turns, paths[at].reward.as_ref())
+                let steps = &paths[at].steps;
+                let rewards = steps.iter().filter_map(|step| step.reward.as_ref()).chain(&paths[at].reward);
+                turns_size(steps.iter().map(|step| &step.turn), rewards)
             }
         }
     }
@@ -123,12 +124,15 @@ impl Table {
 
 /// The approximate bytes that a row adds to a batch.
 fn size(row: &Row) -> u64 {
-    turns_size(row.upwards(), row.reward())
+    turns_size(row.upwards(), row.turn_rewards().chain(row.reward()))
 }
 
-fn turns_size<'a>(turns: impl Iterator<Item = &'a Arc<Turn>>, reward: Option<&Arc<serde_json::Value>>) -> u64 {
-    let reward = reward.map_or(0, |reward| facts::json_len(reward));
-    turns.map(|turn| turn.bytes() + json_len(&turn.about)).sum::<u64>() + reward
+fn turns_size<'a>(
+    turns: impl Iterator<Item = &'a Arc<Turn>>,
+    rewards: impl Iterator<Item = &'a Arc<serde_json::Value>>,
+) -> u64 {
+    let rewards: u64 = rewards.map(|reward| facts::json_len(reward)).sum();
+    turns.map(|turn| turn.bytes() + json_len(&turn.about)).sum::<u64>() + rewards
 }
 
 /// Bytes of the client's JSON and of the token columns in a line of `jsonl`.
@@ -191,6 +195,10 @@ mod tests {
         let mut rows = rows_of(turns());
         rows.iter_mut().for_each(|row| row.reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
         assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1]);
+        assert_eq!(lengths_beside_turns(&rows, 2500), [2]);
+        let mut rows = rows_of(turns());
+        rows.iter_mut().for_each(|row| row.steps[1].reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
+        assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1], "also the reward of a turn");
         assert_eq!(lengths_beside_turns(&rows, 2500), [2]);
     }
 

@@ -62,7 +62,7 @@ pub(super) fn segments(path: &Path, text: &mut Text) {
     });
 }
 
-fn floats(path: &Path, column: PerToken, text: &mut Text) {
+fn floats(path: &Path, column: PerToken<'_>, text: &mut Text) {
     text.array(|list| {
         for segment in path.segments() {
             match numbers(column, &segment) {
@@ -144,6 +144,9 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     text.key("finish_reason").maybe_string(about.finish.as_deref());
     text.key("fault").maybe_string(about.fault.map(Fault::name));
     text.key("trained").literal(if step.trained { "true" } else { "false" });
+    if let Some(reward) = &step.reward {
+        text.key("reward").value(reward);
+    }
     text.key("supersedes").array(|list| list.ids(&about.supersedes));
     match &about.measured {
         Some(how) => text.key("measured").object(|text| measured(how, text)),

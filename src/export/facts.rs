@@ -76,11 +76,52 @@ pub(crate) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
     number.filter(|number| number.is_finite())
 }
 
+/// The reward as a finite float32.
+fn single(value: &Arc<Value>) -> Option<f32> {
+    #[expect(clippy::cast_possible_truncation, reason = "trainers keep rewards in float32")]
+    reward(Some(value)).map(|reward| reward as f32).filter(|reward| reward.is_finite())
+}
+
 /// The rewards of all rows as float32, if all have one.
 pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
-    #[expect(clippy::cast_possible_truncation, reason = "trainers keep rewards in float32")]
-    let single = |row: &Row| reward(row.reward()).map(|reward| reward as f32).filter(|reward| reward.is_finite());
-    rows.iter().map(single).collect()
+    rows.iter().map(|row| single(row.reward()?)).collect()
+}
+
+/// Whether each row has a reward, of its path or of a turn, and all of them are numbers.
+pub(super) fn have_scores(rows: &[Row]) -> bool {
+    let has_scores = |row: &Row| {
+        let mut rewards = row.reward().into_iter().chain(row.turn_rewards()).map(single).peekable();
+        rewards.peek().is_some() && rewards.all(|reward| reward.is_some())
+    };
+    !rows.is_empty() && rows.iter().all(has_scores)
+}
+
+/// The numbers of the rewards of a row, each with its position among the first `kept` tokens after the first prompt: that of the last token
+/// of its turn, or of the row. In the order of positions.
+pub(super) fn scores(row: &Row, kept: usize) -> Vec<(usize, f32)> {
+    let mut scores: Vec<(usize, f32)> = Vec::new();
+    let last = |end: usize| end.min(kept).saturating_sub(1);
+    scores.extend(row.reward().and_then(single).map(|reward| (last(kept), reward)));
+    if row.turn_rewards().next().is_some() {
+        let mut end = row.response_len();
+        for turn in row.upwards() {
+            scores.extend(row.turn_reward(turn).and_then(single).map(|reward| (last(end), reward)));
+            end = end.saturating_sub(turn.prompt.len() + turn.response.len());
+        }
+    }
+    scores.reverse();
+    scores
+}
+
+/// Writes the rewards of the turns of a path as a list, with null for a turn without one, under the name that the format has for it. Nothing
+/// is written if no turn has one.
+pub(super) fn write_turn_rewards(path: &Path, name: &str, text: &mut Text) {
+    if path.steps.iter().all(|step| step.reward.is_none()) {
+        return;
+    }
+    text.key(name).array(|list| {
+        path.steps.iter().for_each(|step| list.value(step.reward.as_deref().unwrap_or(&Value::Null)));
+    });
 }
 
 /// The unchanged reward.
@@ -95,6 +136,7 @@ pub(super) fn describe(path: &Path, text: &mut Text) {
     text.key("leaf").integer(path.leaf().id);
     text.key("reward").value(raw_reward(path));
     text.key("flags").strings(flags(path));
+    write_turn_rewards(path, "turn_rewards", text);
 }
 
 /// The length of a value as JSON text.

@@ -7,7 +7,7 @@ use ::safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 use super::{Batch, Export, Needs, Shape, settle};
-use crate::session::{Path, Row, Snapshot, Span, Step, Turn, TurnMetadata};
+use crate::session::{Path, RewardScope, Row, Snapshot, Span, Step, Turn, TurnMetadata};
 
 /// A turn whose logprobs are -0.5, -1.0, … and whose entropies are 0.25, 0.5, ….
 pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Turn {
@@ -33,7 +33,7 @@ pub(super) fn span(start: u32, end: u32, epoch: u64) -> Span {
 }
 
 pub(super) fn path(turns: &[&Arc<Turn>]) -> Path {
-    let steps = turns.iter().map(|turn| Step { turn: Arc::clone(turn), trained: false }).collect();
+    let steps = turns.iter().map(|turn| Step { turn: Arc::clone(turn), trained: false, reward: None }).collect();
     Path::new("s".into(), 0, steps)
 }
 
@@ -76,7 +76,10 @@ pub(super) fn rows(mut paths: &[Path]) -> Vec<Row> {
         let (own, others) = paths.split_at(count);
         let last = turns.keys().next_back().copied().unwrap_or_default();
         let filled = (0..=last).map(|id| turns.remove(&id).unwrap_or_else(|| turn(id, None, &[1], &[]).into()));
-        let rewards = own.iter().filter_map(|path| Some((Some(path.leaf().id), path.reward.clone()?))).collect();
+        let of_path = |path: &Path| Some((RewardScope::Leaf(path.leaf().id), path.reward.clone()?));
+        let of_turn = |step: &Step| Some((RewardScope::Turn(step.turn.id), step.reward.clone()?));
+        let turns_of = own.iter().flat_map(|path| path.steps.iter().filter_map(of_turn));
+        let rewards = own.iter().filter_map(of_path).chain(turns_of).collect();
         let snapshot = Snapshot::of_path(first, filled.collect(), rewards);
         rows.extend(own.iter().map(|path| snapshot.context(path.leaf().id)));
         paths = others;

@@ -59,8 +59,10 @@ impl Format {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::export::fixture::{bytes, example};
+    use crate::export::fixture::{batch, bytes, example, rows_of, turns};
 
     #[test]
     fn names_find_their_formats() {
@@ -69,5 +71,19 @@ mod tests {
             assert!(!bytes(format.export(example())).is_empty(), "{format} exports");
         }
         assert_eq!(Format::from_name("Verl"), None);
+    }
+
+    #[test]
+    fn each_format_has_the_rewards_of_turns() {
+        let mut rows = rows_of(turns());
+        rows[0].steps[0].reward = Some(Arc::new(0.421_875.into()));
+        // `arrow` and `parquet` compress the rows of `jsonl`
+        let texts = Format::all().iter().filter(|format| !matches!(format, Format::Arrow | Format::Parquet));
+        for format in texts {
+            let holds = |bytes: Vec<u8>| bytes.windows(8).any(|part| part == b"0.421875");
+            assert!(holds(bytes(format.export(batch(rows.clone())))), "{format}");
+            let without = bytes(format.export(example()));
+            assert!(!holds(without.clone()) && !without.windows(5).any(|part| part == b"turn_"), "{format}");
+        }
     }
 }

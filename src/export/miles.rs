@@ -92,6 +92,7 @@ fn sample(path: &Path, list: &mut Text) {
             text.key("session").string(&path.session);
             text.key("leaf").integer(path.leaf().id);
             text.key("flags").strings(facts::flags(path));
+            facts::write_turn_rewards(path, "turn_rewards", text);
         });
         text.key("reward").value(facts::raw_reward(path));
         text.key("nulls").strings(["rollout_routed_experts", "rollout_indexer_topk"]);

@@ -22,6 +22,8 @@ pub(super) struct NonTensorRow {
     finish: Option<Box<str>>,
     flags: Vec<&'static str>,
     reward: Option<Arc<Value>>,
+    /// The rewards of its turns, if a turn has one.
+    turn_rewards: Option<Vec<Option<Arc<Value>>>>,
 }
 
 /// The values of these rows. `cut` returns the flags for the ends of a row that do not fit into the tensors.
@@ -38,6 +40,8 @@ pub(super) fn rows(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>; 2]
             steps: versions::range(&path),
             finish: path.leaf().about.finish.clone(),
             flags: facts::flags(&path).into_iter().chain(cut(row).into_iter().flatten()).collect(),
+            turn_rewards: (path.steps.iter().any(|step| step.reward.is_some()))
+                .then(|| path.steps.iter().map(|step| step.reward.clone()).collect()),
             reward: path.reward,
         }
     };
@@ -62,6 +66,15 @@ fn non_tensor_batch(rows: &[NonTensorRow]) -> String {
         list("finish_reason", &|row, text| text.maybe_string(row.finish.as_deref()));
         list("flags", &|row, text| text.strings(&row.flags));
         list("reward", &|row, text| text.value(row.reward.as_deref().unwrap_or(&Value::Null)));
+        if rows.iter().any(|row| row.turn_rewards.is_some()) {
+            // verl's name
+            list("turn_scores", &|row, text| match &row.turn_rewards {
+                Some(rewards) => text.array(|list| {
+                    rewards.iter().for_each(|reward| list.value(reward.as_deref().unwrap_or(&Value::Null)));
+                }),
+                None => text.literal("null"),
+            });
+        }
     });
     String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
 }

@@ -2,11 +2,11 @@
 
 use super::safetensors::{Run, Sink};
 use super::text::Text;
-use crate::session::{Path, Segment};
+use crate::session::{Advantages, Path, Row, Segment};
 
 /// A value of each token of a row.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum PerToken {
+pub(super) enum PerToken<'a> {
     /// The token, or the padding.
     Ids {
         /// `pad_token_id`.
@@ -18,11 +18,11 @@ pub(super) enum PerToken {
     Logprobs,
     /// 0.0 where the mask is 0.
     Entropy,
-    /// This number at trained tokens, otherwise 0.0.
-    Advantage(f32),
+    /// 0.0 where the mask is 0.
+    Advantage(&'a Advantages),
 }
 
-impl PerToken {
+impl PerToken<'_> {
     /// Writes the values of these segments to `sink`: exactly `width` values, truncated or padded on the right.
     pub(super) fn fill<'a>(self, segments: impl Iterator<Item = Segment<'a>>, width: usize, sink: Sink<'_>) {
         let mut room = width;
@@ -38,7 +38,7 @@ impl PerToken {
         match (self, numbers(self, segment)) {
             (Self::Ids { .. }, _) => Run::Ids(&segment.ids[..count]),
             (Self::Mask, _) => Run::Integer(segment.trained.into(), count),
-            (Self::Advantage(advantage), _) if segment.trained => Run::Float(advantage, count),
+            (Self::Advantage(advantages), _) if segment.trained => Run::Float(advantages.of(segment.turn), count),
             (_, Some(numbers)) if segment.trained => Run::Floats(&numbers[..count]),
             (Self::Logprobs | Self::Entropy | Self::Advantage(_), _) => Run::Float(0.0, count),
         }
@@ -63,7 +63,7 @@ impl PerToken {
                     (Self::Logprobs | Self::Entropy | Self::Advantage(_), _) if !segment.trained => {
                         list.repeat(blank, count)
                     }
-                    (Self::Advantage(advantage), _) => list.floats(&vec![advantage; count]),
+                    (Self::Advantage(advantages), _) => list.floats(&vec![advantages.of(segment.turn); count]),
                     (_, Some(numbers)) => list.floats(numbers),
                     (_, None) => list.repeat("null", count),
                 }
@@ -73,7 +73,7 @@ impl PerToken {
 }
 
 /// The numbers of a segment, one per token, if it has any.
-pub(super) fn numbers<'a>(values: PerToken, segment: &Segment<'a>) -> Option<&'a [f32]> {
+pub(super) fn numbers<'a>(values: PerToken<'_>, segment: &Segment<'a>) -> Option<&'a [f32]> {
     let numbers = match values {
         PerToken::Logprobs => segment.logprobs,
         PerToken::Entropy => segment.entropy,
@@ -91,10 +91,23 @@ pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
     }
 }
 
+/// The rows of a tensor `advantages`, zeros for a row without advantages.
+pub(super) fn fill_advantages<'a>(
+    row: &Row,
+    segments: impl Iterator<Item = Segment<'a>>,
+    width: usize,
+    sink: Sink<'_>,
+) {
+    match &row.marks.advantages {
+        Some(advantages) => PerToken::Advantage(advantages).fill(segments, width, sink),
+        None => sink(Run::Float(0.0, width)),
+    }
+}
+
 /// Writes the member `advantages` with one value for each token of these segments, if the row has an advantage.
 pub(super) fn advantages<'a>(path: &'a Path, segments: impl Iterator<Item = Segment<'a>>, text: &mut Text) {
-    if let Some(advantage) = path.marks.advantage {
-        PerToken::Advantage(advantage).list(segments, "0.0", text.key("advantages"));
+    if let Some(advantages) = &path.marks.advantages {
+        PerToken::Advantage(advantages).list(segments, "0.0", text.key("advantages"));
     }
 }
 

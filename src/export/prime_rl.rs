@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{batch, json as read, rows_of, turns};
-    use crate::session::{EntropyMethod, Turn};
+    use crate::session::{Advantages, EntropyMethod, Turn};
 
     fn measured(temperature: Option<f64>) -> Option<Arc<EntropyMethod>> {
         let (source, estimator) = ("top_k".into(), "estimate".into());
@@ -78,7 +78,7 @@ mod tests {
     fn row_is_a_training_sample() {
         let rows = rows_of(at_temperatures([Some(0.5), Some(1.0), Some(0.7)]));
         let mut batch = batch(rows);
-        batch.rows[0].marks.advantage = Some(2.0);
+        batch.rows[0].marks.advantages = Some(Advantages::Path(2.0));
         let whole = read(export(batch));
         let sample = &whole["samples"][0];
         assert_eq!(

@@ -3,7 +3,7 @@
 use super::text::{self, Text};
 use super::versions;
 use super::{Batch, Export, Exporter, Needs, facts, settle};
-use crate::session::{Path, Row, Turn};
+use crate::session::{Path, Row, Step, Turn};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -59,7 +59,7 @@ fn record(path: &Path, step: usize, text: &mut Text) {
         text.key("completion").integer(turn.response.len());
     });
     text.key("timestamp").float(turn.about.started_ms as f64 / 1e3);
-    text.key("metadata").object(|text| metadata(path, turn, text));
+    text.key("metadata").object(|text| metadata(path, &path.steps[step], text));
     text.key("raw_request").literal("null");
     text.key("raw_response").literal("null");
 }
@@ -69,7 +69,8 @@ fn trace_id(path: &Path, turn: &Turn) -> String {
     format!("{}:{}:{}", path.session, path.version, turn.id)
 }
 
-fn metadata(path: &Path, turn: &Turn, text: &mut Text) {
+fn metadata(path: &Path, step: &Step, text: &mut Text) {
+    let turn = &*step.turn;
     text.key("turn").integer(turn.id);
     text.key("leaf").integer(path.leaf().id);
     text.key("version").integer(path.version);
@@ -80,6 +81,9 @@ fn metadata(path: &Path, turn: &Turn, text: &mut Text) {
         text.key("entropy").array(|list| list.floats(&turn.entropy));
     }
     text.key("reward").value(facts::raw_reward(path));
+    if let Some(reward) = &step.reward {
+        text.key("turn_reward").value(reward);
+    }
     text.key("flags").strings(facts::flags(path));
 }
 

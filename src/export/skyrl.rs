@@ -60,11 +60,23 @@ fn trajectories(rows: &[Row]) -> Vec<(String, usize)> {
     numbered.collect()
 }
 
+/// Writes the rewards of the tokens after the first prompt of a row.
+fn token_rewards(row: &Row, list: &mut Text) {
+    let mut rewards = vec![0.0; row.response_len()];
+    facts::scores(row, rewards.len()).into_iter().for_each(|(position, score)| rewards[position] += score);
+    list.floats(&rewards);
+}
+
 /// The end of the list before, and the members that are no lists of texts.
 fn rest(rows: &[Row]) -> Vec<u8> {
     let mut text = Text::after("],");
-    match facts::rewards(rows) {
+    let has_turn_rewards = rows.iter().any(|row| row.turn_rewards().next().is_some());
+    match facts::rewards(rows).filter(|_| !has_turn_rewards) {
         Some(rewards) => text.key("rewards").array(|list| list.floats(&rewards)),
+        // a list for each row is rewards of its tokens (SkyRL#109)
+        None if has_turn_rewards && facts::have_scores(rows) => {
+            text.key("rewards").array(|list| rows.iter().for_each(|row| list.array(|list| token_rewards(row, list))));
+        }
         None => text.key("rewards").literal("null"),
     }
     let unknown = [
@@ -115,6 +127,14 @@ mod tests {
             })
         );
         assert_eq!(output["is_last_step"], json!(null));
+    }
+
+    #[test]
+    fn rewards_of_turns_are_rewards_of_tokens() {
+        let mut rows = rows_of(turns());
+        rows.iter_mut().for_each(|row| row.steps[0].reward = Some(std::sync::Arc::new(json!(0.25))));
+        let output = &read(export(batch(rows)))["generator_output"];
+        assert_eq!(output["rewards"], json!([[0.0, 0.25, 0.0, 0.0, 0.0, 1.5], [0.0, 0.25, 0.0, 0.5]]));
     }
 
     #[test]

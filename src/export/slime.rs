@@ -50,6 +50,7 @@ fn sample(path: &Path, text: &mut Text) {
         text.key("version").integer(path.version);
         text.key("leaf").integer(path.leaf().id);
         text.key("flags").strings(facts::flags(path));
+        facts::write_turn_rewards(path, "turn_rewards", text);
     });
 }
 

@@ -40,6 +40,7 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("initial_prompt_length").integer(path.prompt_len());
     text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
     text.key("reward").value(facts::raw_reward(path));
+    facts::write_turn_rewards(path, "turn_rewards", text);
     text.key("flags").strings(facts::flags(path));
 }
 

@@ -41,7 +41,7 @@ fn datum(path: &Path, text: &mut Text) {
         });
     });
     text.key("loss_fn_inputs").object(|text| {
-        let mut tensor = |name: &str, dtype: &str, values: PerToken| {
+        let mut tensor = |name: &str, dtype: &str, values: PerToken<'_>| {
             text.key(name).object(|text| {
                 values.list(after_first(path), "0.0", text.key("data"));
                 text.key("dtype").string(dtype);
@@ -51,8 +51,8 @@ fn datum(path: &Path, text: &mut Text) {
         tensor("target_tokens", "int64", PerToken::Ids { pad: 0 });
         tensor("logprobs", "float32", PerToken::Logprobs);
         tensor("mask", "float32", PerToken::Mask);
-        if let Some(advantage) = path.marks.advantage {
-            tensor("advantages", "float32", PerToken::Advantage(advantage));
+        if let Some(advantages) = &path.marks.advantages {
+            tensor("advantages", "float32", PerToken::Advantage(advantages));
         }
     });
 }
@@ -71,11 +71,12 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{batch, json as read, rows_of, turns};
+    use crate::session::Advantages;
 
     #[test]
     fn row_is_a_datum_whose_targets_are_shifted() {
         let mut batch = batch(rows_of(turns()));
-        batch.rows[0].marks.advantage = Some(2.0);
+        batch.rows[0].marks.advantages = Some(Advantages::Path(2.0));
         let whole = read(export(batch));
         let tensor = |dtype: &str, data: serde_json::Value| json!({"dtype": dtype, "shape": [data.as_array().unwrap().len()], "data": data});
         assert_eq!(

@@ -78,6 +78,7 @@ fn trajectory(path: &Path, text: &mut Text) {
         text.key("leaf").integer(path.leaf().id);
         text.key("flags").strings(facts::flags(path));
         text.key("reward").value(facts::raw_reward(path));
+        facts::write_turn_rewards(path, "turn_rewards", text);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::non_tensor;
-use super::per_token::PerToken;
+use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::{Batch, Export, Exporter, Needs, Shape, facts, settle};
 use crate::session::Row;
@@ -22,7 +22,6 @@ fn export(batch: Batch) -> Export {
         Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length, ..Needs::default() },
     );
     let frame = Frame::new(settled.rows, batch.shape);
-    let rewards = facts::rewards(&frame.rows).filter(|rewards| !rewards.is_empty());
     let table = non_tensor::rows(&frame.rows, |row| frame.cut(row));
     let mut metadata = non_tensor::metadata("verl", &table, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
@@ -55,13 +54,14 @@ fn export(batch: Batch) -> Export {
         tensors.push(frame.column("rollout_entropys", Dtype::F32, PerToken::Entropy));
         tensors.push(frame.column("rollout_entropy", Dtype::F32, PerToken::Entropy));
     }
-    if frame.rows.iter().any(|row| row.marks.advantage.is_some()) {
+    if frame.rows.iter().any(|row| row.marks.advantages.is_some()) {
         tensors.push(frame.tensor("advantages", Dtype::F32, frame.responses, |frame, row, sink| {
-            PerToken::Advantage(row.marks.advantage.unwrap_or(0.0)).fill(row.response(), frame.responses, sink);
+            per_token::fill_advantages(row, row.response(), frame.responses, sink);
         }));
     }
-    if let Some(rewards) = rewards {
-        tensors.push(frame.rewards(rewards));
+    if facts::have_scores(&frame.rows) {
+        tensors
+            .push(frame.tensor("rm_scores", Dtype::F32, frame.responses, |frame, row, sink| frame.scores(row, sink)));
     }
     safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&frame.rows, 0)
 }
@@ -98,24 +98,27 @@ impl Frame {
     }
 
     /// A tensor of the response side.
-    fn column(&self, name: &str, dtype: Dtype, column: PerToken) -> Tensor {
+    fn column(&self, name: &str, dtype: Dtype, column: PerToken<'static>) -> Tensor {
         self.tensor(name, dtype, self.responses, move |frame, row, sink| {
             column.fill(row.response(), frame.responses, sink);
         })
     }
 
-    /// The reward at the last token of the response that is not cut off.
-    fn rewards(&self, rewards: Vec<f32>) -> Tensor {
-        let (count, frame) = (self.rows.len(), self.clone());
-        let row = Box::new(move |at: usize, sink: Sink<'_>| {
-            let tokens = frame.rows[at].response_len().min(frame.responses);
-            let last = usize::from(tokens > 0);
-            sink(Run::Float(0.0, tokens - last));
-            sink(Run::Float(rewards[at], last));
-            sink(Run::Float(0.0, frame.responses - tokens));
-        });
-        let shape = vec![count, self.responses];
-        Tensor { name: "rm_scores".to_owned(), dtype: Dtype::F32, shape, rows: Split::Even(count), row }
+    /// The reward of each turn at its last token, and the reward of the path at the last token of the response. What would be at a token
+    /// that is cut off is at the last one that is not, so the sum of the row stays the same.
+    fn scores(&self, row: &Row, sink: Sink<'_>) {
+        let kept = row.response_len().min(self.responses);
+        let mut scores = facts::scores(row, kept).into_iter().peekable();
+        let mut at = 0;
+        while let Some((position, mut score)) = scores.next() {
+            while let Some((_, other)) = scores.next_if(|(next, _)| *next == position) {
+                score += other;
+            }
+            sink(Run::Float(0.0, position - at));
+            sink(Run::Float(score, 1));
+            at = position + 1;
+        }
+        sink(Run::Float(0.0, self.responses - at));
     }
 
     /// The first prompt, padded or truncated on the left.
@@ -246,6 +249,35 @@ mod tests {
         let file = File::of(export(batch(rows)));
         assert!(!file.names().contains(&"rm_scores".to_owned()), "one row has no number");
         assert_eq!(file.metadata_json("non_tensor_batch")["reward"], json!([1.5, {"style": 3}]));
+    }
+
+    #[test]
+    fn reward_of_a_turn_is_at_its_last_token() {
+        let mut rows = rows_of(turns());
+        for row in &mut rows {
+            row.steps[0].reward = Some(Arc::new(json!({"score": 0.25})));
+        }
+        rows[0].steps[1].reward = Some(Arc::new(json!(2)));
+        rows[1].reward = None;
+        let file = File::of(export(batch(rows.clone())));
+        let scores = [0.0, 0.25, 0.0, 0.0, 0.0, 3.5, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(file.floats("rm_scores"), scores, "the last token has the rewards of its turn and of the path");
+        let table = file.metadata_json("non_tensor_batch");
+        assert_eq!(table["turn_scores"], json!([[{"score": 0.25}, 2], [{"score": 0.25}, null]]));
+        assert_eq!(table["reward"], json!([1.5, null]));
+        let mut cut = batch(rows.clone());
+        (cut.shape.max_prompt_length, cut.shape.max_response_length) = (Some(3), Some(4));
+        let scores = [0.0, 0.25, 0.0, 3.5, 0.0, 0.25, 0.0, 0.0];
+        assert_eq!(File::of(export(cut)).floats("rm_scores"), scores, "the sum of a row stays the same");
+        rows[1].steps[0].reward = None;
+        rows[0].steps[0].reward = None;
+        assert!(
+            !File::of(export(batch(rows.clone()))).names().contains(&"rm_scores".to_owned()),
+            "a row has no reward"
+        );
+        rows[1].reward = Some(Arc::new(json!(1)));
+        rows[0].steps[1].reward = Some(Arc::new(json!({"style": 1})));
+        assert!(!File::of(export(batch(rows))).names().contains(&"rm_scores".to_owned()), "a reward has no number");
     }
 
     #[test]

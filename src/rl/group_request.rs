@@ -107,23 +107,33 @@ impl GroupRequest {
 /// # Errors
 /// `missing_reward` or `invalid_reward`.
 pub(super) fn stored_reward(session: &str, leaf: u32, stored: Option<&Arc<Value>>) -> Result<f64, RequestError> {
-    if stored.is_none() {
+    let missing = || {
         let message = format!(
             "none is given, and none is stored for turn {leaf} of session {session:?}: see POST /v1/sessions/{{id}}/reward"
         );
-        return Err(RequestError::new("missing_reward", "reward", message));
-    }
-    let reward = reward_number(stored).ok_or_else(|| {
-        let message = format!(
-            "the stored reward of turn {leaf} of session {session:?} is neither a number nor an object with a number `reward` or `score`"
-        );
-        RequestError::new("invalid_reward", "reward", message)
-    })?;
+        RequestError::new("missing_reward", "reward", message)
+    };
+    let stored = stored.ok_or_else(missing)?;
+    let reward = reward_of(stored, || format!("of turn {leaf} of session {session:?}"))?;
     check_reward(reward).map(|()| reward)
 }
 
+/// The number of a stored reward. `owner` is what it is for, for the error message.
+///
+/// # Errors
+/// `invalid_reward` if it has none.
+pub(super) fn reward_of(stored: &Arc<Value>, owner: impl FnOnce() -> String) -> Result<f64, RequestError> {
+    reward_number(Some(stored)).ok_or_else(|| {
+        let message = format!(
+            "the stored reward {} is neither a number nor an object with a number `reward` or `score`",
+            owner()
+        );
+        RequestError::new("invalid_reward", "reward", message)
+    })
+}
+
 /// Checks the number of a reward.
-fn check_reward(reward: f64) -> Result<(), RequestError> {
+pub(super) fn check_reward(reward: f64) -> Result<(), RequestError> {
     let invalid = || RequestError::new("invalid_reward", "reward", format!("{reward} is not a finite float32"));
     if is_float32(reward) { Ok(()) } else { Err(invalid()) }
 }

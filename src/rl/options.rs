@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::group_request::{GroupRequest, RequestError, check_groups, is_float32};
-use super::{Shaping, ThinkTokens};
+use super::{RewardSource, Shaping, ThinkTokens};
 
 /// The groups, the estimator and its parameters.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -27,6 +27,12 @@ pub struct AdvantageOptions {
     /// Divide advantages by the standard deviation of the group; verl's `norm_adv_by_std_in_grpo`.
     #[serde(default = "normalize_std")]
     pub normalize_std: bool,
+    /// The rewards from which advantages are computed.
+    #[serde(default)]
+    pub rewards: RewardSource,
+    /// The factor by which a return counts the rewards of each later step; 0 to 1. Only with the rewards of turns.
+    #[serde(default = "discount")]
+    pub discount: f64,
     /// The id of `<think>`.
     pub think_start: Option<u32>,
     /// The id of `</think>`.
@@ -78,6 +84,15 @@ impl AdvantageOptions {
         if !is_float32(self.alpha) || self.alpha <= 0.0 {
             return invalid("alpha", "not a positive, finite float32");
         }
+        if !(0.0..=1.0).contains(&self.discount) {
+            return invalid("discount", "not a number from 0 to 1");
+        }
+        if self.discount < 1.0 && self.rewards == RewardSource::Path {
+            return invalid(
+                "discount",
+                "a path has one reward, which is not discounted: send \"rewards\": \"turns\" with it",
+            );
+        }
         let known = self.think_start.is_some() && self.think_end.is_some();
         if !known && (self.think_start.is_some() || self.think_end.is_some()) {
             return invalid("think_start", "only one of think_start and think_end is known; send both");
@@ -120,6 +135,10 @@ pub(super) fn lambda() -> f64 {
 
 pub(super) fn alpha() -> f64 {
     2.0
+}
+
+pub(super) fn discount() -> f64 {
+    1.0
 }
 
 pub(super) fn normalize_std() -> bool {

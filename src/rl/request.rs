@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::group_request::{GroupRequest, RequestError, is_float32};
 use super::options::{self, AdvantageEstimator, AdvantageOptions, EntropyScope};
-use super::{HIGH_ENTROPY, ThinkTokens};
+use super::{HIGH_ENTROPY, RewardSource, ThinkTokens};
 
 /// Rewards of groups of trajectories.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -37,6 +37,10 @@ struct RequestMembers {
     entropy_over: EntropyScope,
     #[serde(default = "options::normalize_std")]
     normalize_std: bool,
+    #[serde(default)]
+    rewards: RewardSource,
+    #[serde(default = "options::discount")]
+    discount: f64,
     think_start: Option<u32>,
     think_end: Option<u32>,
     version: Option<u32>,
@@ -57,6 +61,8 @@ impl From<RequestMembers> for Request {
             alpha,
             entropy_over,
             normalize_std,
+            rewards,
+            discount,
             think_start,
             think_end,
             ..
@@ -69,6 +75,8 @@ impl From<RequestMembers> for Request {
                 alpha,
                 entropy_over,
                 normalize_std,
+                rewards,
+                discount,
                 think_start,
                 think_end,
             },
@@ -149,6 +157,11 @@ mod tests {
     fn error_has_the_code_and_the_path_of_the_member() {
         let sample = r#"{"session":"s","reward":1}"#;
         assert_eq!(refused(r#"{"groups":[],"alpha":0}"#), "invalid_parameter alpha: not a positive, finite float32");
+        assert_eq!(
+            refused(r#"{"groups":[],"rewards":"turns","discount":1.5}"#),
+            "invalid_parameter discount: not a number from 0 to 1"
+        );
+        assert!(refused(r#"{"groups":[],"discount":0.5}"#).contains("\"rewards\": \"turns\""));
         assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");
         assert!(
             refused(&format!(r#"{{"groups":[],"think_end":{}}}"#, THINK.start))

@@ -6,12 +6,13 @@ use serde::Serialize;
 
 use super::group_request::stored_reward;
 use super::mean_entropy::MeanEntropy;
+use super::returns::{TurnReturn, returns};
 use super::{
     AdvantageEstimator, AdvantageOptions, EntropyScope, GroupId, GroupRequest, GroupStats, Request, RequestError,
-    ThinkStats,
+    RewardSource, SampleRequest, ThinkStats,
 };
 use crate::export::repeated_paths;
-use crate::session::Path;
+use crate::session::{Path, Turn};
 
 /// The advantages, and the parameters that they were computed with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +27,9 @@ pub struct AdvantageResponse {
     pub entropy_over: EntropyScope,
     /// Whether the advantages were divided by the standard deviation of their group.
     pub normalize_std: bool,
+    /// The discount of the returns of turns; `None` if they were computed from the rewards of paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discount: Option<f64>,
     /// The groups, in the order of the request.
     pub groups: Vec<GroupResponse>,
 }
@@ -35,9 +39,9 @@ pub struct AdvantageResponse {
 pub struct GroupResponse {
     /// The id of the group, from the request.
     pub id: GroupId,
-    /// The mean reward, which was subtracted from each reward; 0 for a group of one.
+    /// The mean of the rewards, or of the returns of all trained turns, which was subtracted from each; 0 for a group of one.
     pub mean: f64,
-    /// The unbiased standard deviation of the rewards; 1 for a group of one.
+    /// The unbiased standard deviation of the same numbers; 1 for a group of one.
     pub std: f64,
     /// The samples, in the order of the request.
     pub samples: Vec<SampleResponse>,
@@ -50,12 +54,15 @@ pub struct SampleResponse {
     pub session: String,
     /// The last turn of the sample's path.
     pub leaf: u32,
-    /// The reward: that of the request, else the stored one.
-    pub reward: f64,
-    /// The estimator's advantage.
-    pub advantage: f64,
+    /// The reward of the path: that of the request, else the stored one. `None` if only its turns have rewards.
+    pub reward: Option<f64>,
+    /// The estimator's advantage; `None` if each turn has its own.
+    pub advantage: Option<f64>,
     /// The advantage of GRPO, which is not shaped by entropy. It equals `advantage` if the estimator is `grpo`.
-    pub grpo_advantage: f64,
+    pub grpo_advantage: Option<f64>,
+    /// The trained turns of the path in order, if each has its own advantage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<Vec<TurnAdvantage>>,
     /// EGPO's `H`: the mean entropy in nats of the tokens that `entropy_over` names; `None` if none of them has a known entropy. It is also
     /// set for `grpo`.
     #[serde(rename = "H")]
@@ -70,6 +77,22 @@ pub struct SampleResponse {
     pub repeats_sample: bool,
     /// One number for each token of the path, prompts included: the advantage if the loss mask is 1, else 0.
     pub advantages: Vec<f64>,
+}
+
+/// The advantage of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TurnAdvantage {
+    /// The turn.
+    pub turn: u32,
+    /// Its stored reward.
+    pub reward: Option<f64>,
+    /// Its discounted return.
+    #[serde(rename = "return")]
+    pub value: f64,
+    /// The estimator's advantage.
+    pub advantage: f64,
+    /// The advantage of GRPO, which is not shaped by entropy.
+    pub grpo_advantage: f64,
 }
 
 /// Computes the response to a request. `lookup` returns the path of a session that ends at the given leaf; without a leaf, the path with
@@ -91,53 +114,103 @@ pub fn advantages(
             let at = format!("groups[{at}].samples[{place}]");
             let path = lookup(&sample.session, sample.leaf)
                 .map_err(|message| RequestError::new("not_found", at.clone(), message))?;
-            let stored =
-                || stored_reward(&path.session, path.leaf().id, path.reward.as_ref()).map_err(|error| error.below(&at));
-            let reward = sample.reward.map_or_else(stored, Ok)?;
-            found.push((reward, path));
+            let reward = request.reward(sample, &path).map_err(|error| error.below(&at))?;
+            let returns = match request.options.rewards {
+                RewardSource::Path => None,
+                RewardSource::Turns => {
+                    let found = returns(&path, reward, request.options.discount);
+                    Some(found.map_err(|error| error.below(&at))?)
+                }
+            };
+            found.push(Sample { reward, returns, path });
         }
-        let rewards: Vec<f64> = found.iter().map(|(reward, _)| *reward).collect();
-        let stats = GroupStats::new(&rewards);
-        let repeated = repeated_paths(found.iter().map(|(_, path)| path));
-        let sample = |((reward, path), repeats_sample): (&(f64, Path), bool)| SampleResponse {
+        let stats = GroupStats::new(&found.iter().flat_map(Sample::values).collect::<Vec<f64>>());
+        let repeated = repeated_paths(found.iter().map(|sample| &sample.path));
+        let sample = |(sample, repeats_sample): (&Sample, bool)| SampleResponse {
             repeats_sample,
-            ..request.sample(*reward, stats, path)
+            ..request.sample(sample, stats)
         };
         let samples = found.iter().zip(repeated).map(sample).collect();
         groups.push(GroupResponse { id: id.clone(), mean: stats.mean, std: stats.std, samples });
     }
-    let AdvantageOptions { estimator, lambda, alpha, entropy_over, normalize_std, .. } = request.options;
-    Ok(AdvantageResponse { estimator, lambda, alpha, entropy_over, normalize_std, groups })
+    let AdvantageOptions { estimator, lambda, alpha, entropy_over, normalize_std, rewards, discount, .. } =
+        request.options;
+    let discount = (rewards == RewardSource::Turns).then_some(discount);
+    Ok(AdvantageResponse { estimator, lambda, alpha, entropy_over, normalize_std, discount, groups })
+}
+
+/// A sample of a group.
+struct Sample {
+    reward: Option<f64>,
+    /// The returns of its trained turns, the last first, if each turn gets an advantage.
+    returns: Option<Vec<TurnReturn>>,
+    path: Path,
+}
+
+impl Sample {
+    /// The numbers that count in the statistics of the group.
+    fn values(&self) -> impl Iterator<Item = f64> {
+        let of_path = self.reward.filter(|_| self.returns.is_none());
+        of_path.into_iter().chain(self.returns.iter().flatten().map(|turn| turn.value))
+    }
 }
 
 impl Request {
-    fn sample(&self, reward: f64, stats: GroupStats, path: &Path) -> SampleResponse {
+    /// The reward of the request, else the stored one. A path whose turns are rewarded may have none.
+    fn reward(&self, sample: &SampleRequest, path: &Path) -> Result<Option<f64>, RequestError> {
+        let is_optional = self.options.rewards == RewardSource::Turns && path.reward.is_none();
+        match sample.reward {
+            None if is_optional => Ok(None),
+            None => stored_reward(&path.session, path.leaf().id, path.reward.as_ref()).map(Some),
+            given => Ok(given),
+        }
+    }
+
+    fn sample(&self, Sample { reward, returns, path }: &Sample, stats: GroupStats) -> SampleResponse {
         let options = &self.options;
         let think = ThinkStats::new(path, options.think_tokens(), self.high_entropy_threshold);
         let entropy = MeanEntropy::new(path, &think, options);
-        let grpo_advantage = stats.advantage(reward, options.normalize_std);
-        let advantage = options.advantage(grpo_advantage, entropy.nats);
+        let grpo = |value| stats.advantage(value, options.normalize_std);
+        let turn = |turn: &TurnReturn| TurnAdvantage {
+            turn: turn.turn,
+            reward: turn.reward,
+            value: turn.value,
+            advantage: options.advantage(grpo(turn.value), entropy.nats),
+            grpo_advantage: grpo(turn.value),
+        };
+        let turns: Option<Vec<TurnAdvantage>> = returns.as_ref().map(|all| all.iter().rev().map(turn).collect());
+        let grpo_advantage = reward.filter(|_| turns.is_none()).map(grpo);
+        let advantage = grpo_advantage.map(|grpo| options.advantage(grpo, entropy.nats));
+        let advantages = match &turns {
+            None => broadcast(path, |_| advantage.unwrap_or(0.0)),
+            Some(turns) => broadcast(path, |turn| {
+                let at = turns.partition_point(|other| other.turn < turn.id);
+                turns[at].advantage
+            }),
+        };
         SampleResponse {
             session: path.session.to_string(),
             leaf: path.leaf().id,
-            reward,
+            reward: *reward,
             advantage,
             grpo_advantage,
+            turns,
             entropy: entropy.nats,
             think,
             incomplete: entropy.incomplete,
             entropy_estimator: entropy_estimator(path),
             repeats_sample: path.marks.repeats_sample,
-            advantages: broadcast(path, advantage),
+            advantages,
         }
     }
 }
 
-/// One number for each token: the advantage if the loss mask is 1, else 0.
-fn broadcast(path: &Path, advantage: f64) -> Vec<f64> {
+/// One number for each token: the advantage of its turn if the loss mask is 1, else 0.
+fn broadcast(path: &Path, advantage: impl Fn(&Turn) -> f64) -> Vec<f64> {
     let mut all = Vec::with_capacity(path.len());
     for segment in path.segments() {
-        all.resize(all.len() + segment.ids.len(), if segment.trained { advantage } else { 0.0 });
+        let value = if segment.trained { advantage(segment.turn) } else { 0.0 };
+        all.resize(all.len() + segment.ids.len(), value);
     }
     all
 }

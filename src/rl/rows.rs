@@ -1,17 +1,20 @@
 //! The advantages of the rows of an export.
 
+use std::sync::Arc;
+
 use super::group_request::stored_reward;
 use super::mean_entropy::MeanEntropy;
 use super::options::AdvantageEstimator;
+use super::returns::{TurnReturn, row_returns};
 use super::row_index::RowIndex;
-use super::{AdvantageOptions, GroupRequest, GroupStats, RequestError};
+use super::{AdvantageOptions, GroupStats, RequestError, RewardSource};
 use crate::export::{Batch, Format};
-use crate::session::Row;
+use crate::session::{Advantages, Row};
 
-/// A row of a group: its position, and its reward.
-type Member = (usize, f64);
+/// A row of a group: its position, and its reward. Without a reward its turns may have rewards.
+type Member = (usize, Option<f64>);
 
-/// Gives each row of an export its advantage. Rows that the format refuses later count in their groups, so an advantage does not depend on
+/// Gives each row of an export its advantages. Rows that the format refuses later count in their groups, so an advantage does not depend on
 /// the format. The time is linear in turns, not in steps.
 ///
 /// # Errors
@@ -25,17 +28,71 @@ pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOpti
     }
     options.check()?;
     let rows = &mut batch.rows;
-    let groups = if options.groups.is_empty() { by_first_prompt(rows)? } else { requested(rows, &options.groups)? };
+    let groups =
+        if options.groups.is_empty() { by_first_prompt(rows, options.rewards)? } else { requested(rows, options)? };
     let entropies = entropies(rows, options);
-    for group in groups {
-        let rewards: Vec<f64> = group.iter().map(|(_, reward)| *reward).collect();
-        let stats = GroupStats::new(&rewards);
-        for (at, reward) in group {
-            let advantage = options.advantage(stats.advantage(reward, options.normalize_std), entropies[at].nats);
-            rows[at].set_advantage(advantage, entropies[at].incomplete);
-        }
+    match options.rewards {
+        RewardSource::Path => set_path_advantages(rows, &groups, &entropies, options),
+        RewardSource::Turns => set_turn_advantages(rows, &groups, &entropies, options)?,
     }
     Ok(())
+}
+
+/// Gives the trained tokens of each row the advantage of its reward.
+fn set_path_advantages(
+    rows: &mut [Row],
+    groups: &[Vec<Member>],
+    entropies: &[MeanEntropy],
+    options: &AdvantageOptions,
+) {
+    for group in groups {
+        let rewards: Vec<f64> = group.iter().filter_map(|(_, reward)| *reward).collect();
+        let stats = GroupStats::new(&rewards);
+        for ((at, _), reward) in group.iter().zip(rewards) {
+            let advantage = options.advantage(stats.advantage(reward, options.normalize_std), entropies[*at].nats);
+            rows[*at].set_advantages(Advantages::Path(single(advantage)), entropies[*at].incomplete);
+        }
+    }
+}
+
+/// Gives each trained turn the advantage of its return. A turn that moves to another row, because a format refuses its own, keeps it.
+fn set_turn_advantages(
+    rows: &mut [Row],
+    groups: &[Vec<Member>],
+    entropies: &[MeanEntropy],
+    options: &AdvantageOptions,
+) -> Result<(), RequestError> {
+    let mut found: Vec<Vec<(u32, f32)>> = vec![Vec::new(); rows.len()];
+    for group in groups {
+        let returns = |(at, reward): &Member| row_returns(&rows[*at], *reward, options.discount);
+        let returns: Vec<Vec<TurnReturn>> = group.iter().map(returns).collect::<Result<_, _>>()?;
+        let values: Vec<f64> = returns.iter().flatten().map(|turn| turn.value).collect();
+        let stats = GroupStats::new(&values);
+        for ((at, _), turns) in group.iter().zip(returns) {
+            let advantage = |turn: TurnReturn| {
+                let grpo = stats.advantage(turn.value, options.normalize_std);
+                (turn.turn, single(options.advantage(grpo, entropies[*at].nats)))
+            };
+            found[*at] = turns.into_iter().map(advantage).collect();
+        }
+    }
+    let mut first = 0;
+    for session in rows.chunk_by_mut(Row::shares_turns) {
+        let mut advantages = vec![f32::NAN; session[0].turns().len()];
+        let of_session = &found[first..first + session.len()];
+        of_session.iter().flatten().for_each(|(turn, advantage)| advantages[*turn as usize] = *advantage);
+        let advantages: Arc<[f32]> = advantages.into();
+        for (row, entropy) in session.iter_mut().zip(&entropies[first..]) {
+            row.set_advantages(Advantages::Turns(Arc::clone(&advantages)), entropy.incomplete);
+        }
+        first += session.len();
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
+fn single(advantage: f64) -> f32 {
+    advantage as f32
 }
 
 /// EGPO's `H` of each row; without an entropy for GRPO.
@@ -52,17 +109,28 @@ fn entropies(rows: &[Row], options: &AdvantageOptions) -> Vec<MeanEntropy> {
 }
 
 /// The groups of the export: rows with the same first prompt, with their stored rewards.
-fn by_first_prompt(rows: &[Row]) -> Result<Vec<Vec<Member>>, RequestError> {
+fn by_first_prompt(rows: &[Row], rewards: RewardSource) -> Result<Vec<Vec<Member>>, RequestError> {
     let mut groups: Vec<Vec<Member>> = Vec::new();
     for (at, (row, group)) in rows.iter().zip(crate::export::groups(rows)).enumerate() {
         groups.resize_with(groups.len().max(group + 1), Vec::new);
-        groups[group].push((at, stored_reward(row.session(), row.leaf(), row.reward())?));
+        groups[group].push((at, stored(row, rewards)?));
     }
     Ok(groups)
 }
 
+/// The stored reward of a row, which it may lack if its turns are rewarded.
+fn stored(row: &Row, rewards: RewardSource) -> Result<Option<f64>, RequestError> {
+    if rewards == RewardSource::Turns && row.reward().is_none() {
+        return Ok(None);
+    }
+    stored_reward(row.session(), row.leaf(), row.reward()).map(Some)
+}
+
 /// The requested groups, which must have all rows.
-fn requested(rows: &[Row], groups: &[GroupRequest]) -> Result<Vec<Vec<Member>>, RequestError> {
+fn requested(
+    rows: &[Row],
+    AdvantageOptions { groups, rewards, .. }: &AdvantageOptions,
+) -> Result<Vec<Vec<Member>>, RequestError> {
     let mut index = RowIndex::new(rows);
     let mut found = Vec::with_capacity(groups.len());
     for (at, group) in groups.iter().enumerate() {
@@ -72,8 +140,8 @@ fn requested(rows: &[Row], groups: &[GroupRequest]) -> Result<Vec<Vec<Member>>, 
             let row = index
                 .take(&sample.session, sample.leaf)
                 .map_err(|message| RequestError::new("not_found", place.clone(), message))?;
-            let stored = || stored_reward(rows[row].session(), rows[row].leaf(), rows[row].reward());
-            let reward = sample.reward.map_or_else(stored, Ok).map_err(|error| error.below(&place))?;
+            let given = sample.reward.map(Some);
+            let reward = given.map_or_else(|| stored(&rows[row], *rewards), Ok).map_err(|error| error.below(&place))?;
             members.push((row, reward));
         }
         found.push(members);

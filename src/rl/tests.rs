@@ -35,7 +35,8 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
 /// A path of these turns, which are all trained.
 pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
     let numbered = (0..).zip(turns);
-    let steps = numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true }).collect();
+    let steps =
+        numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true, reward: None }).collect();
     Path::new(session.into(), 1, steps)
 }
 
@@ -106,14 +107,14 @@ fn worked_example_has_the_expected_advantages() {
     ];
     for (sample, (grpo, entropy, egpo)) in samples(&answer).into_iter().zip(expected) {
         let session = &*sample.session;
-        assert!(is_close(sample.grpo_advantage, grpo, 1e-12), "{session}: {}", sample.grpo_advantage);
-        assert!(is_close(sample.advantage, egpo, 1e-12), "{session}: {}", sample.advantage);
+        assert!(is_close(sample.grpo_advantage.unwrap(), grpo, 1e-12), "{session}: {sample:?}");
+        assert!(is_close(sample.advantage.unwrap(), egpo, 1e-12), "{session}: {sample:?}");
         assert_eq!(sample.entropy, entropy, "{session}");
         assert_eq!(sample.incomplete, session == "holes");
         assert_eq!(sample.entropy_estimator.as_deref(), Some("estimate"));
     }
     let alone = &alone.samples[0];
-    let a = alone.advantage;
+    let a = alone.advantage.unwrap();
     assert_eq!(alone.advantages, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, a, a, a], "prompts and the untrained turn have none");
     assert_eq!(alone.leaf, 1);
 }
@@ -174,9 +175,13 @@ proptest! {
             let same = &before.groups[0].samples[at];
             prop_assert_eq!(&sample.session, &same.session);
             prop_assert_eq!(sample.think, same.think);
-            prop_assert!(is_close(sample.advantage, same.advantage, 1e-12));
+            prop_assert!(is_close(sample.advantage.unwrap(), same.advantage.unwrap(), 1e-12));
         }
     }
+}
+
+fn number(value: &Value) -> Option<Arc<Value>> {
+    value.is_number().then(|| Arc::new(value.clone()))
 }
 
 /// Parses a path of the reference.
@@ -186,9 +191,14 @@ fn recorded(path: &Value) -> Path {
         let entropy: Vec<Option<f32>> = serde_json::from_value(step["entropy"].clone()).unwrap();
         let entropy: Vec<f32> = entropy.into_iter().map(|nats| nats.unwrap_or(f32::NAN)).collect();
         let turn = turn(&ids(&step["prompt"]), &ids(&step["response"]), &entropy);
-        Step { turn: Arc::new(turn), trained: step["trained"] == true }
+        Step { turn: Arc::new(turn), trained: step["trained"] == true, reward: number(&step["reward"]) }
     });
-    Path { steps: steps.collect(), ..super::tests::path(path["session"].as_str().unwrap(), Vec::new()) }
+    let numbered = steps.zip(0..).map(|(mut step, id)| {
+        Arc::make_mut(&mut step.turn).id = id;
+        step
+    });
+    let reward = number(&path["reward"]);
+    Path { steps: numbered.collect(), reward, ..super::tests::path(path["session"].as_str().unwrap(), Vec::new()) }
 }
 
 fn same(found: Option<f64>, expected: &Value) -> bool {
@@ -219,16 +229,54 @@ fn advantages_equal_those_of_the_numpy_reference() {
     }
 }
 
+#[test]
+fn advantages_of_turns_equal_those_of_the_numpy_reference() {
+    let fixture: Value = serde_json::from_str(include_str!("../../tests/fixtures-rl/steps.json")).unwrap();
+    let cases = fixture["cases"].as_array().unwrap();
+    assert!(cases.len() >= 20, "the reference has cases");
+    for case in cases {
+        let paths: Vec<Path> = case["paths"].as_array().unwrap().iter().map(recorded).collect();
+        let answer = answer(&request(&case["request"]), &paths);
+        assert_eq!(answer.discount, case["request"]["discount"].as_f64());
+        for (group, expected) in answer.groups.iter().zip(case["answer"].as_array().unwrap()) {
+            assert!(same(Some(group.mean), &expected["mean"]) && same(Some(group.std), &expected["std"]), "{group:?}");
+            for (sample, expected) in group.samples.iter().zip(expected["samples"].as_array().unwrap()) {
+                let (turns, expected) = (sample.turns.as_ref().unwrap(), expected.as_array().unwrap());
+                assert_eq!((turns.len(), sample.advantage), (expected.len(), None));
+                for (turn, expected) in turns.iter().zip(expected) {
+                    assert_eq!(expected[0], turn.turn);
+                    let found = [turn.value, turn.grpo_advantage, turn.advantage];
+                    assert!((1..4).all(|at| same(Some(found[at - 1]), &expected[at])), "{turn:?} is not {expected}");
+                }
+                check_tokens(sample, &paths);
+            }
+        }
+    }
+}
+
+/// Checks that each token has the advantage of its turn if it is trained, else 0.
+fn check_tokens(sample: &SampleResponse, paths: &[Path]) {
+    let path = paths.iter().find(|path| *path.session == *sample.session).unwrap();
+    let mut turns = sample.turns.iter().flatten();
+    let of_step = |step: &Step| {
+        let advantage = if step.trained { turns.next().unwrap().advantage } else { 0.0 };
+        [vec![0.0; step.turn.prompt.len()], vec![advantage; step.turn.response.len()]].concat()
+    };
+    let expected: Vec<f64> = path.steps.iter().flat_map(of_step).collect();
+    assert_eq!(sample.advantages, expected);
+}
+
 fn is_as_expected(sample: &SampleResponse, expected: &Value) -> bool {
     let think = sample.think;
     let flags = json!([think.tokens, think.present, think.closed, think.in_prompt, sample.incomplete]);
-    let mask: String = sample.advantages.iter().map(|a| if *a == sample.advantage { '1' } else { '0' }).collect();
-    same(Some(sample.advantage), &expected["advantage"])
-        && same(Some(sample.grpo_advantage), &expected["grpo_advantage"])
+    let of_mask = |advantage: &f64| if Some(*advantage) == sample.advantage { '1' } else { '0' };
+    let mask: String = sample.advantages.iter().map(of_mask).collect();
+    same(sample.advantage, &expected["advantage"])
+        && same(sample.grpo_advantage, &expected["grpo_advantage"])
         && same(sample.entropy, &expected["H"])
         && same(think.high_share, &expected["high_share"])
         && flags == expected["think"]
         // the mask cannot be derived from an advantage of 0
-        && (sample.advantage == 0.0 || mask == expected["mask"])
+        && (sample.advantage == Some(0.0) || mask == expected["mask"])
         && sample.advantages.len() == expected["mask"].as_str().map_or(0, str::len)
 }

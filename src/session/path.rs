@@ -13,7 +13,7 @@ pub struct Path {
     pub version: u32,
     /// The turns, the root first; never empty.
     pub steps: Vec<Step>,
-    /// The reward of this leaf, else of the session: a number or an object.
+    /// The reward of the whole path, else of the session: a number or an object.
     pub reward: Option<Arc<serde_json::Value>>,
     /// A generation of this session was not recorded.
     pub incomplete: bool,
@@ -22,14 +22,34 @@ pub struct Path {
 }
 
 /// What an export adds to a row.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ExportMarks {
-    /// The advantage of the trained tokens, if the export has advantages.
-    pub advantage: Option<f32>,
-    /// The entropy that shapes the advantage lacks that of a sampled token.
+    /// The advantages of the trained tokens, if the export has advantages.
+    pub advantages: Option<Advantages>,
+    /// The entropy that shapes the advantages lacks that of a sampled token.
     pub advantage_lacks_entropy: bool,
     /// An earlier row of the export has the same first prompt and the same tokens.
     pub repeats_sample: bool,
+}
+
+/// The advantages of the trained tokens of a row, in float32, as trainers keep them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Advantages {
+    /// The same for all tokens.
+    Path(f32),
+    /// One for each turn of the session, by its number, with NaN for a turn that no row of the export trains.
+    Turns(Arc<[f32]>),
+}
+
+impl Advantages {
+    /// The advantage of the tokens of a trained turn.
+    #[must_use]
+    pub fn of(&self, turn: &Turn) -> f32 {
+        match self {
+            Self::Path(advantage) => *advantage,
+            Self::Turns(advantages) => advantages[turn.id as usize],
+        }
+    }
 }
 
 impl Path {
@@ -47,6 +67,8 @@ pub struct Step {
     pub turn: Arc<Turn>,
     /// Whether its sampled tokens have loss mask 1 in this row: the export trains the turn, and no earlier row of the export holds it.
     pub trained: bool,
+    /// The reward of the turn: a number or an object.
+    pub reward: Option<Arc<serde_json::Value>>,
 }
 
 /// Consecutive tokens of one kind.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Change, LogRecord, ProcessRecord, Record};
 use super::sessions::Sessions;
-use super::state::{FinishedPath, Reward, Session, State};
+use super::state::{FinishedPath, Session, State};
 use super::store::Store;
-use super::{Cause, Fault, Policy, Restoration, Turn, TurnMetadata, Uid};
+use super::{Cause, Fault, Policy, Restoration, Reward, Turn, TurnMetadata, Uid};
 
 /// Names of damaged sessions that are logged. Others are only counted.
 const NAMED: usize = 20;
@@ -126,8 +126,8 @@ impl Session {
             Change::Begin { created_ms } => state.created_ms = created_ms,
             Change::Healed => state.generation += 1,
             Change::Turn(turn) => return i64::try_from(state.restore(self.birth, turn, shared)).unwrap_or(i64::MAX),
-            Change::Reward { leaf, reward, version } => {
-                return state.reward(Reward { version, leaf, value: reward });
+            Change::Reward { scope, reward, version } => {
+                return state.reward(Reward { version, scope, value: reward });
             }
             Change::Freeze { turns } => {
                 state.fill(self.birth, turns);

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::is_name;
 use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
-use super::state::{Frozen, RewardTarget, Session, SessionError};
+use super::state::{Frozen, Session, SessionError};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
+use super::{RewardTarget, is_name};
 use crate::long_work::offload;
 pub use call::{Call, Turns};
 pub use finished::{
@@ -165,7 +165,7 @@ impl Sessions {
             Backend::Local(_) if target.generation.is_some() => Err(SessionError::NoGenerations),
             Backend::Local(store) => {
                 let session = self.existing(name)?;
-                let ack = store.reward(&session, target.leaf, value)?;
+                let ack = store.reward(&session, target.scope, value)?;
                 Ok((session, ack))
             }
             Backend::Shared(sharing) => {

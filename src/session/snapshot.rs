@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::state::{PER_LOCK, Session, SessionError};
 use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
-use super::{Path, Turn, TurnSelection};
+use super::{Path, RewardScope, Turn, TurnSelection};
 pub use row::{ExcludedLeaf, Row};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
@@ -26,8 +26,10 @@ pub struct Snapshot {
     turns: Vec<Arc<Turn>>,
     /// The turns that its rows train.
     trained: TrainedTurns,
-    /// The last reward of each leaf, and of the session.
-    rewards: HashMap<Option<u32>, Arc<Value>>,
+    /// The last rewards of paths and of the session.
+    rewards: HashMap<RewardScope, Arc<Value>>,
+    /// The last reward of each turn that has one.
+    turn_rewards: HashMap<u32, Arc<Value>>,
     lineages: OnceLock<Box<[Lineage]>>,
 }
 
@@ -93,13 +95,14 @@ impl Session {
                 turns: Vec::new(),
                 trained: TrainedTurns::new(&[], selection),
                 rewards: HashMap::new(),
+                turn_rewards: HashMap::new(),
                 lineages: OnceLock::new(),
             };
             (snapshot, count)
         };
         snapshot.turns = self.turns(count);
         snapshot.trained = TrainedTurns::new(&snapshot.turns, selection);
-        snapshot.rewards = self.rewards(snapshot.version);
+        (snapshot.rewards, snapshot.turn_rewards) = split(self.rewards(snapshot.version));
         Ok(Arc::new(snapshot))
     }
 
@@ -113,10 +116,10 @@ impl Session {
         turns
     }
 
-    /// The last reward of each leaf and of the session, up to a version. The lock is released between the parts: a frozen version gets no
-    /// rewards, and in an open one the rewards of leaves do not depend on each other.
-    fn rewards(&self, version: u32) -> HashMap<Option<u32>, Arc<Value>> {
-        let (mut rewards, mut next) = (HashMap::new(), Some(None));
+    /// The last reward of each scope, up to a version. The lock is released between the parts: a frozen version gets no rewards, and in an
+    /// open one the rewards of scopes do not depend on each other.
+    fn rewards(&self, version: u32) -> HashMap<RewardScope, Arc<Value>> {
+        let (mut rewards, mut next) = (HashMap::new(), Some(RewardScope::Session));
         while let Some(from) = next {
             next = self.state().rewards.copy(version, from, PER_LOCK, &mut rewards);
         }
@@ -197,7 +200,17 @@ impl Snapshot {
 
     /// The reward of a leaf, else of the session.
     pub(super) fn reward(&self, leaf: u32) -> Option<&Arc<Value>> {
-        self.rewards.get(&Some(leaf)).or_else(|| self.rewards.get(&None))
+        self.rewards.get(&RewardScope::Leaf(leaf)).or_else(|| self.rewards.get(&RewardScope::Session))
+    }
+
+    /// The reward of a turn.
+    pub(super) fn turn_reward(&self, turn: u32) -> Option<&Arc<Value>> {
+        self.turn_rewards.get(&turn)
+    }
+
+    /// Whether a turn has a reward.
+    pub(super) fn has_turn_rewards(&self) -> bool {
+        !self.turn_rewards.is_empty()
     }
 
     /// The exported paths and the excluded leaves. Without branches, only the leaf with the most trained tokens is exported.
@@ -242,6 +255,18 @@ impl Snapshot {
     }
 }
 
+/// The rewards of paths and of the session, and those of turns.
+fn split(rewards: HashMap<RewardScope, Arc<Value>>) -> (HashMap<RewardScope, Arc<Value>>, HashMap<u32, Arc<Value>>) {
+    let mut turns = HashMap::new();
+    let mut paths = rewards;
+    paths.retain(|scope, reward| {
+        let RewardScope::Turn(turn) = scope else { return true };
+        turns.insert(*turn, Arc::clone(reward));
+        false
+    });
+    (paths, turns)
+}
+
 #[cfg(test)]
 impl Snapshot {
     /// A snapshot of these turns.
@@ -257,7 +282,8 @@ impl Snapshot {
     }
 
     /// A snapshot of these turns with the session and version of `path`.
-    pub(crate) fn of_path(path: &Path, turns: Vec<Arc<Turn>>, rewards: HashMap<Option<u32>, Arc<Value>>) -> Arc<Self> {
+    pub(crate) fn of_path(path: &Path, turns: Vec<Arc<Turn>>, rewards: HashMap<RewardScope, Arc<Value>>) -> Arc<Self> {
+        let (rewards, turn_rewards) = split(rewards);
         Arc::new(Self {
             session: Arc::clone(&path.session),
             version: path.version,
@@ -266,6 +292,7 @@ impl Snapshot {
             trained: TrainedTurns::new(&turns, TurnSelection::default()),
             turns,
             rewards,
+            turn_rewards,
             lineages: OnceLock::new(),
         })
     }

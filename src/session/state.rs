@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::Value;
 
 use super::ledger::{Change, Record};
 use super::turn::Draft;
 use super::view::upwards;
-use super::{Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Turn, TurnKey, Uid};
+use super::{
+    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Turn, TurnKey, Uid,
+};
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
 pub use replies::{ReplyDigests, ReplyTurns};
@@ -72,24 +73,6 @@ pub(super) struct State {
     pub(super) generation: u32,
 }
 
-/// The reward of a session, or of one leaf.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reward {
-    /// The version that was open then.
-    pub version: u32,
-    /// The turn; `None`: the whole session.
-    pub leaf: Option<u32>,
-    /// A number or an object.
-    pub value: Arc<Value>,
-}
-
-impl Reward {
-    /// The bytes that it takes: the length of its JSON text.
-    fn bytes(&self) -> u64 {
-        (size_of::<Self>() + 2 * self.value.to_string().len()) as u64
-    }
-}
-
 /// A frozen version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frozen {
@@ -97,15 +80,6 @@ pub struct Frozen {
     pub version: u32,
     /// Its number of turns.
     pub turns: u32,
-}
-
-/// The target of a reward.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RewardTarget {
-    /// The leaf; `None`: the whole session.
-    pub leaf: Option<u32>,
-    /// The generation of the numbers of turns that `leaf` belongs to, if the caller knows it.
-    pub generation: Option<u32>,
 }
 
 /// Why a request for a session cannot be served.
@@ -149,21 +123,21 @@ impl State {
         self.last_frozen().version + 1
     }
 
-    /// The version that a reward of this leaf, or of the session, belongs to.
+    /// The version that a reward belongs to.
     ///
     /// # Errors
     /// When the session is frozen, or has no such turn.
-    pub(super) fn rewarded_version(&self, leaf: Option<u32>) -> Result<u32, SessionError> {
+    pub(super) fn rewarded_version(&self, scope: RewardScope) -> Result<u32, SessionError> {
         if self.is_frozen() {
             return Err(SessionError::Frozen);
         }
-        if leaf.is_some_and(|leaf| leaf >= self.forest.next_id()) {
+        if scope.turn().is_some_and(|turn| turn >= self.forest.next_id()) {
             return Err(SessionError::NoTurn);
         }
         Ok(self.open_version())
     }
 
-    /// Sets the reward of a leaf and version. Returns the bytes by which the session grows.
+    /// Sets the reward of a scope and version. Returns the bytes by which the session grows.
     pub(super) fn reward(&mut self, reward: Reward) -> i64 {
         let new = reward.bytes();
         let before = self.rewards.set(reward).map_or(0, |before| before.bytes());

@@ -9,7 +9,7 @@ use tempfile::{TempDir, tempdir};
 use tokentap::config::{self, Command};
 use tokentap::session::ledger::log::{Log, Options};
 use tokentap::session::ledger::{Change, Record, RecordLog};
-use tokentap::session::{Cause, Span, Turn, TurnMetadata};
+use tokentap::session::{Cause, RewardScope, Span, Turn, TurnMetadata};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -61,7 +61,7 @@ async fn write_log() -> TempDir {
     let (log, _) = Log::open(&Options::new(dir.path()), |_| ()).unwrap();
     let Change::Turn(bare) = turn("b", 0, &[1], &[9]).change else { panic!("it is a turn") };
     let bare = Change::Turn(Arc::new(Turn { logprobs: Box::default(), ..(*bare).clone() }));
-    let reward = Change::Reward { leaf: None, reward: Arc::new(json!(0.5)), version: 1 };
+    let reward = Change::Reward { scope: RewardScope::Session, reward: Arc::new(json!(0.5)), version: 1 };
     for record in [
         turn("a", 0, &[1, 2], &[3, 4]),
         turn("a", 1, &[5], &[6]),

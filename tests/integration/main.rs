@@ -73,6 +73,7 @@ mod shm;
 mod slices;
 #[cfg(feature = "cuda")]
 mod stand_in;
+mod step_rewards;
 mod streams;
 mod support;
 mod targets;

@@ -36,6 +36,7 @@ step() { # step NAME COMMAND...: its lines with NAME before them, for the table
 table=''
 step selftest "$python" "$here/selftest.py"
 step egpo_reference "$python" "$here/egpo_reference.py" --check
+step steps_reference "$python" "$here/steps_reference.py" --check
 
 "$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --think-tokens "$start,$end" >"$work/demo" 2>&1 &
 demo=$!

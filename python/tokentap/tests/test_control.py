@@ -39,12 +39,14 @@ def test_a_frozen_version_does_not_change(do: Either, demo: Demo, session: str) 
     do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
     assert do(demo, "reward", session, 0.5) is True
     assert do(demo, "reward", session, {"score": 1.0}, leaf=0) is True
+    assert do(demo, "reward", session, 0.25, turn=0) is True
     assert do(demo, "freeze", session) == 1
     do(demo, "generate", "b", session=session, sampling_params=SAMPLING)
     assert do(demo, "freeze", session) == 2
     first, second = do(demo, "trajectories", session, 1), do(demo, "trajectories", session, version=2)
     assert (first["version"], second["version"]) == (1, 2)
     assert [path["reward"] for path in first["trajectories"]] == [{"score": 1.0}]
+    assert first["trajectories"][0]["turns"][0]["reward"] == 0.25
     # the next version also holds the earlier turns
     assert [path["turns"][-1]["id"] for path in second["trajectories"]] == [0, 1]
     with pytest.raises(HttpError) as raised:

@@ -179,9 +179,15 @@ class AsyncClient:
         """See `Client.freeze`."""
         return await self.send(routes.freeze(session))
 
-    async def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
+    async def reward(
+        self,
+        session: str,
+        reward: float | Mapping[str, object],
+        leaf: int | None = None,
+        turn: int | None = None,
+    ) -> bool:
         """See `Client.reward`."""
-        return await self.send(routes.reward(session, reward, leaf))
+        return await self.send(routes.reward(session, reward, leaf, turn))
 
     async def delete(self, session: str) -> None:
         """See `Client.delete`."""

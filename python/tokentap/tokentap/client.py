@@ -196,9 +196,17 @@ class Client:
         """Freezes the current state as a version that does not change, and returns its number."""
         return self.send(routes.freeze(session))
 
-    def reward(self, session: str, reward: float | Mapping[str, object], leaf: int | None = None) -> bool:
-        """Sets the reward of a session or of one leaf; returns whether an exported path ends in that leaf."""
-        return self.send(routes.reward(session, reward, leaf))
+    def reward(
+        self,
+        session: str,
+        reward: float | Mapping[str, object],
+        leaf: int | None = None,
+        turn: int | None = None,
+    ) -> bool:
+        """Sets the reward of a session, of the path that ends in `leaf`, or of one `turn` on every path that holds it.
+
+        Returns whether an exported path ends in that leaf; for a turn, whether it is trainable."""
+        return self.send(routes.reward(session, reward, leaf, turn))
 
     def delete(self, session: str) -> None:
         """Deletes a session."""
@@ -227,7 +235,8 @@ class Client:
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
         """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the
         stored rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
-        `think_start`, `think_end`, `version`, `classes`, `train_resumed` and `high_entropy_threshold`."""
+        `rewards` ("path" or "turns"), `discount`, `think_start`, `think_end`, `version`, `classes`, `train_resumed`
+        and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
 
     def policy(self) -> Json:

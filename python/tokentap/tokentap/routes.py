@@ -139,9 +139,9 @@ def freeze(name: str) -> Call[int]:
     )
 
 
-def reward(name: str, value: float | Mapping[str, object], leaf: int | None) -> Call[bool]:
-    """`POST /v1/sessions/{id}/reward`; returns whether an exported path ends in that leaf."""
-    body = encoded({"reward": value, "leaf": leaf})
+def reward(name: str, value: float | Mapping[str, object], leaf: int | None, turn: int | None) -> Call[bool]:
+    """`POST /v1/sessions/{id}/reward`; returns whether an exported path ends in that leaf, or the turn is trainable."""
+    body = encoded({"reward": value, "leaf": leaf, "turn": turn})
     return Call("POST", target("v1", "sessions", name, "reward"), lambda reply: bool(reply.json()["applies"]), body)
 
 

@@ -202,6 +202,23 @@ def prompt_length(path: Mapping[str, Any]) -> int:
     return min(starts, default=len(path["token_ids"]))
 
 
+def scores_of(path: Mapping[str, Any], at: int) -> list[float] | None:
+    """The rewards of the path and of its turns at their last tokens, from token `at` on; None without a reward.
+
+    Also None if one of them is not a number: the others alone would be another score."""
+    rewards = {turn["id"]: turn["reward"] for turn in path["turns"] if turn.get("reward") is not None}
+    ends = {segment["turn"]: segment["end"] for segment in path["segments"]}
+    placed = [(ends.get(turn, at), reward) for turn, reward in rewards.items()]
+    if path["reward"] is not None:
+        placed.append((len(path["token_ids"]), path["reward"]))
+    if not placed or any(isinstance(reward, bool) or not isinstance(reward, (int, float)) for _, reward in placed):
+        return None
+    scores = [0.0] * (len(path["token_ids"]) - at)
+    for end, reward in placed:
+        scores[max(end - at, 1) - 1] += reward
+    return scores
+
+
 def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
     """The fields and the tag of a path, as lists and numbers."""
     ids, mask, at = path["token_ids"], path["loss_mask"], prompt_length(path)
@@ -236,9 +253,9 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
             "max_global_steps": last,
         },
     }
-    reward = path["reward"]
-    if isinstance(reward, (int, float)) and not isinstance(reward, bool):
-        row["rm_scores"] = [0.0] * (len(masked) - 1) + [float(reward)]
+    scores = scores_of(path, at)
+    if scores is not None:
+        row["rm_scores"] = scores
     tag = {
         "status": "success",
         "prompt_len": at,

@@ -73,6 +73,8 @@ pub(crate) fn rich() -> Batch {
     let mut rows = rows_of(turns);
     rows[1].reward = Some(Arc::new(value!({"style": 3})));
     rows.iter_mut().for_each(|row| row.incomplete = true);
+    rows.iter_mut().for_each(|row| row.steps[0].reward = Some(Arc::new(value!(0.25))));
+    rows[1].steps[1].reward = Some(Arc::new(value!({"style": 4})));
     let mut batch = batch(rows);
     batch.refused.push(ExcludedLeaf { session: "t".into(), leaf: 7, reason: "aborted" });
     batch
@@ -106,13 +108,13 @@ pub(crate) const ROWS: &str = r#"[
     "turns": [
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
-        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
+        "trained": true, "reward": 0.25, "reward_json": "0.25", "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "missing_columns": [], "extras": null
       },
       {
         "id": 1, "parent": 0, "rid": "r", "index": 0, "cause": "extends_length", "predecessor": 0, "reply_changes": ["text_left_out"], "finish_reason": "length",
-        "fault": null, "trained": true, "supersedes": [0], "entropy_source": "top_k", "entropy_estimator": "estimate",
+        "fault": null, "trained": true, "reward": null, "reward_json": null, "supersedes": [0], "entropy_source": "top_k", "entropy_estimator": "estimate",
         "entropy_top_k": 20, "entropy_reason": "r", "temperature": 0.7,
         "sampling": "{\"temperature\": 0.7}", "sampling_sources": null, "model": "m", "lora_path": "a", "started_ms": 100, "first_ms": 6, "elapsed_ms": 7,
         "cached_tokens": 4,
@@ -147,13 +149,13 @@ pub(crate) const ROWS: &str = r#"[
     "turns": [
       {
         "id": 0, "parent": null, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
-        "trained": false, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
+        "trained": false, "reward": 0.25, "reward_json": "0.25", "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "lora_path": null, "started_ms": 5, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "missing_columns": [], "extras": null
       },
       {
         "id": 2, "parent": 0, "rid": null, "index": 0, "cause": "first", "predecessor": null, "reply_changes": [], "finish_reason": "stop", "fault": null,
-        "trained": true, "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
+        "trained": true, "reward": null, "reward_json": "{\"style\":4}", "supersedes": [], "entropy_source": null, "entropy_estimator": null, "entropy_top_k": null, "entropy_reason": null,
         "temperature": null, "sampling": null, "sampling_sources": null,
         "model": "m", "lora_path": null, "started_ms": 0, "first_ms": null, "elapsed_ms": 0, "cached_tokens": null, "labels": null, "missing_columns": [], "extras": null
       }

@@ -89,7 +89,7 @@ fn tokens(rows: &[Path]) -> [Named; 6] {
 }
 
 /// A column of numbers; null for a missing number and one that is not finite.
-fn floats(rows: &[Path], count: usize, column: PerToken) -> Float32Array {
+fn floats(rows: &[Path], count: usize, column: PerToken<'_>) -> Float32Array {
     let mut items = Float32Builder::with_capacity(count);
     for segment in rows.iter().flat_map(Path::segments) {
         match numbers(column, &segment) {
@@ -104,15 +104,16 @@ fn floats(rows: &[Path], count: usize, column: PerToken) -> Float32Array {
 fn advantages(rows: &[Path]) -> ListArray {
     let (mut items, mut lengths) = (Float32Builder::new(), Vec::with_capacity(rows.len()));
     for row in rows {
-        lengths.push(if row.marks.advantage.is_some() { row.len() } else { 0 });
-        for segment in row.marks.advantage.iter().flat_map(|_| row.segments()) {
-            let advantage = row.marks.advantage.filter(|_| segment.trained).unwrap_or(0.0);
+        let advantages = row.marks.advantages.as_ref();
+        lengths.push(if advantages.is_some() { row.len() } else { 0 });
+        for segment in advantages.iter().flat_map(|_| row.segments()) {
+            let advantage = advantages.filter(|_| segment.trained).map_or(0.0, |all| all.of(segment.turn));
             items.append_value_n(advantage, segment.ids.len());
         }
     }
     let items = items.finish();
     let field = Field::new_list_field(items.data_type().clone(), false);
-    let present: NullBuffer = rows.iter().map(|row| row.marks.advantage.is_some()).collect();
+    let present: NullBuffer = rows.iter().map(|row| row.marks.advantages.is_some()).collect();
     ListArray::new(field.into(), OffsetBuffer::from_lengths(lengths), Arc::new(items), Some(present))
 }
 
@@ -325,6 +326,7 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
     let all: Vec<&Step> = rows.iter().flat_map(|row| &row.steps).collect();
     let about = || all.iter().map(|step| &step.turn.about);
     let measured = || about().map(|about| about.measured.as_ref());
+    let rewards = all.iter().map(|step| step.reward.as_ref().map(ToString::to_string));
     let sources: Vec<Option<String>> =
         about().map(|about| about.sampling_sources().map(SamplingSources::json)).collect();
     let changes: Vec<Vec<&str>> = about().map(|about| about.reply_changes().names().collect()).collect();
@@ -341,6 +343,8 @@ fn turns(rows: &[Path], chosen: &[ClientJson]) -> ListArray {
         texts("finish_reason", about().map(|about| about.finish.as_deref())),
         texts("fault", about().map(|about| about.fault.map(Fault::name))),
         required("trained", all.iter().map(|step| Some(step.trained)).collect::<BooleanArray>()),
+        optional("reward", all.iter().map(|step| facts::reward(step.reward.as_ref())).collect::<Float64Array>()),
+        optional("reward_json", rewards.collect::<StringArray>()),
         required("supersedes", list(about().map(|about| about.supersedes.len()), superseded, false)),
         texts("entropy_source", measured().map(|how| how.map(|how| &*how.source))),
         texts("entropy_estimator", measured().map(|how| how.map(|how| &*how.estimator))),

@@ -102,6 +102,7 @@ fn turn(turn: &Turn) -> pb::Turn {
             .iter()
             .map(|(name, fault)| (name.to_string(), fault.name().to_owned()))
             .collect(),
+        reward: None,
     }
 }
 
@@ -198,7 +199,10 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         turns: path
             .steps
             .iter()
-            .map(|step| pb::Turn { policy: Vec::new(), columns: Vec::new(), ..turn(&step.turn) })
+            .map(|step| {
+                let reward = step.reward.as_ref().map(ToString::to_string);
+                pb::Turn { policy: Vec::new(), columns: Vec::new(), reward, ..turn(&step.turn) }
+            })
             .collect(),
         computed: annotate(path).members().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         columns: PathColumn::all(path).iter().map(path_column).collect(),

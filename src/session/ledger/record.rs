@@ -14,7 +14,7 @@ use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{Column, NumberType, Shape};
-use crate::session::{MOST_TURNS, Turn, Uid, is_name};
+use crate::session::{MOST_TURNS, RewardScope, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
 pub const SCHEMA: u64 = 5;
@@ -45,8 +45,8 @@ pub enum Change {
     Turn(Arc<Turn>),
     /// A reward was set.
     Reward {
-        /// The leaf it is for; `None` for the whole session.
-        leaf: Option<u32>,
+        /// What it is for.
+        scope: RewardScope,
         /// A number or an object.
         #[serde(with = "json_text")]
         reward: Arc<serde_json::Value>,
@@ -162,7 +162,7 @@ impl Record {
     pub(in crate::session) fn is_plausible(&self) -> bool {
         let numbers = match &self.change {
             Change::Turn(turn) => turn.id < MOST_TURNS,
-            Change::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < MOST_TURNS),
+            Change::Reward { scope, .. } => scope.turn().is_none_or(|turn| turn < MOST_TURNS),
             Change::ResponseDeleted { turn } => *turn < MOST_TURNS,
             Change::Freeze { turns } => *turns <= MOST_TURNS,
             Change::Finished { leaf, turns, .. } => leaf < turns && *turns <= MOST_TURNS,
@@ -518,10 +518,15 @@ mod tests {
             (-1e9..1e9f64).prop_map(serde_json::Value::from),
             (text(), any::<i64>()).prop_map(|(name, value)| serde_json::json!({ &*name: [value, null] })),
         ];
+        let scope = prop_oneof![
+            Just(RewardScope::Session),
+            any::<u32>().prop_map(RewardScope::Leaf),
+            any::<u32>().prop_map(RewardScope::Turn),
+        ];
         let change = prop_oneof![
             turn().prop_map(|turn| Change::Turn(Arc::new(turn))),
-            (any::<Option<u32>>(), reward, any::<u32>())
-                .prop_map(|(leaf, reward, version)| { Change::Reward { leaf, reward: Arc::new(reward), version } }),
+            (scope, reward, any::<u32>())
+                .prop_map(|(scope, reward, version)| { Change::Reward { scope, reward: Arc::new(reward), version } }),
             any::<u64>().prop_map(|created_ms| Change::Begin { created_ms }),
             any::<u32>().prop_map(|turns| Change::Freeze { turns }),
             any::<u32>().prop_map(|turn| Change::ResponseDeleted { turn }),
@@ -616,7 +621,7 @@ mod tests {
             about,
             ..fake::bare_turn(1)
         };
-        let reward = Change::Reward { leaf: Some(1), reward: Arc::new(1.5.into()), version: 2 };
+        let reward = Change::Reward { scope: RewardScope::Leaf(1), reward: Arc::new(1.5.into()), version: 2 };
         let written =
             [Change::Turn(Arc::new(turn)), reward, Change::Evicted].map(|change| bytes(&fake::record("s", change)));
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use super::Sharing;
 use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
-use crate::session::state::{Frozen, RewardTarget, Session, SessionError};
+use crate::session::state::{Frozen, Session, SessionError};
 use crate::session::view::published_leaves;
-use crate::session::{Turn, Uid};
+use crate::session::{RewardTarget, Turn, Uid};
 
 /// Paths that one append finishes.
 const PATHS: usize = 256;
@@ -52,17 +52,17 @@ impl Sharing {
     pub(in crate::session) async fn reward(
         &self,
         name: &Arc<str>,
-        RewardTarget { leaf, generation }: RewardTarget,
+        RewardTarget { scope, generation }: RewardTarget,
         value: Value,
     ) -> Result<(), SessionError> {
         let reward = Arc::new(value);
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
-            if leaf.is_some() && generation.unwrap_or(0) != state.generation {
+            if scope.turn().is_some() && generation.unwrap_or(0) != state.generation {
                 return Err(SessionError::OtherGeneration(state.generation));
             }
-            let (reward, version) = (Arc::clone(&reward), state.rewarded_version(leaf)?);
-            let records = vec![session.record(Change::Reward { leaf, reward, version })];
+            let (reward, version) = (Arc::clone(&reward), state.rewarded_version(scope)?);
+            let records = vec![session.record(Change::Reward { scope, reward, version })];
             Ok(ChangePlan { records, finished: Vec::new(), result: () })
         };
         self.change(name, true, plan).await

@@ -126,8 +126,8 @@ impl Session {
             }
         }
         changes.extend(state.rewards.all().map(|reward| {
-            let (leaf, version, reward) = (reward.leaf, reward.version, Arc::clone(&reward.value));
-            (None, Change::Reward { leaf, reward, version })
+            let (scope, version, reward) = (reward.scope, reward.version, Arc::clone(&reward.value));
+            (None, Change::Reward { scope, reward, version })
         }));
         let mut deleted: Vec<u32> = state.deleted_responses.iter().copied().collect();
         deleted.sort_unstable();
@@ -158,9 +158,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::session::Fault;
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::tests::{BOUNDLESS, shared, store, turn};
+    use crate::session::{Fault, RewardScope};
 
     /// A session with branches, two frozen versions, rewards, a mark and finished paths.
     fn recorded() -> Arc<Session> {
@@ -168,11 +168,12 @@ mod tests {
         turn(&store, "s", &[1], &[2]);
         turn(&store, "s", &[1, 2, 3], &[4]);
         let session = store.session("s").expect("it has turns");
-        store.memory().reward(&session, Some(1), json!(0.5)).expect("it is open");
+        store.memory().reward(&session, RewardScope::Leaf(1), json!(0.5)).expect("it is open");
+        store.memory().reward(&session, RewardScope::Turn(0), json!(0.25)).expect("it is open");
         store.memory().freeze(&session).expect("it exists");
         turn(&store, "s", &[1, 7], &[8]);
         store.mark_incomplete(&"s".into());
-        store.memory().reward(&session, None, json!({"score": 1})).expect("it is open");
+        store.memory().reward(&session, RewardScope::Session, json!({"score": 1})).expect("it is open");
         store.memory().freeze(&session).expect("it exists");
         turn(&store, "s", &[1, 2, 9], &[4]);
         assert!(store.delete_response(&session, 1).is_some());

@@ -237,7 +237,7 @@ fn is_next(session: &Session, change: &Change) -> bool {
             *id == turns && parent.is_none_or(|parent| parent < turns)
         }
         Change::Freeze { turns: frozen } => *frozen <= turns,
-        Change::Reward { leaf, .. } => leaf.is_none_or(|leaf| leaf < turns),
+        Change::Reward { scope, .. } => scope.turn().is_none_or(|turn| turn < turns),
         Change::ResponseDeleted { turn } => *turn < turns,
         Change::Finished { leaf, turns: counted, .. } => leaf < counted && *counted <= turns,
         _ => true,

@@ -292,17 +292,14 @@ impl Sharing {
         let change = match change {
             MissingChange::Healed => Change::Healed,
             MissingChange::Turn(draft) => Change::Turn(Arc::new(session.place(&mut state, (**draft).clone()))),
-            MissingChange::Reward { leaf, value } => {
-                let leaf = match leaf {
-                    Some(uid) => Some(id(*uid)?),
-                    None => None,
-                };
-                let (reward, version) = (Arc::clone(value), state.rewarded_version(leaf).ok()?);
-                if state.rewards.has(version, leaf) {
+            MissingChange::Reward { scope, value } => {
+                let scope = scope.rename(id)?;
+                let (reward, version) = (Arc::clone(value), state.rewarded_version(scope).ok()?);
+                if state.rewards.has(version, scope) {
                     // a later one replaced it
                     return None;
                 }
-                Change::Reward { leaf, reward, version }
+                Change::Reward { scope, reward, version }
             }
             MissingChange::Incomplete => Change::Incomplete,
             MissingChange::ResponseDeleted(uid) => Change::ResponseDeleted { turn: id(*uid)? },

@@ -11,7 +11,7 @@ use super::list_cache::CachedChange;
 use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
-use crate::session::{Cause, Draft, Turn, TurnMetadata, Uid};
+use crate::session::{Cause, Draft, RewardScope, Turn, TurnMetadata, Uid};
 
 /// A missing change.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Drop for CountedBytes {
 pub(super) enum MissingChange {
     Healed,
     Turn(Box<Draft>),
-    Reward { leaf: Option<Uid>, value: Arc<serde_json::Value> },
+    Reward { scope: RewardScope<Uid>, value: Arc<serde_json::Value> },
     Incomplete,
     ResponseDeleted(Uid),
     Finished(Uid),
@@ -77,11 +77,8 @@ impl Sharing {
         Some(match change {
             CachedChange::Turn(id) => MissingChange::Turn(Box::new(session.draft(*id)?)),
             CachedChange::Other(change) => match &**change {
-                Change::Reward { leaf: Some(leaf), reward, .. } => {
-                    MissingChange::Reward { leaf: Some(uid(*leaf)?), value: Arc::clone(reward) }
-                }
-                Change::Reward { leaf: None, reward, .. } => {
-                    MissingChange::Reward { leaf: None, value: Arc::clone(reward) }
+                Change::Reward { scope, reward, .. } => {
+                    MissingChange::Reward { scope: scope.rename(uid)?, value: Arc::clone(reward) }
                 }
                 Change::Incomplete => MissingChange::Incomplete,
                 Change::ResponseDeleted { turn } => MissingChange::ResponseDeleted(uid(*turn)?),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::session::view::upwards;
-use crate::session::{ExportMarks, Path, Segment, Snapshot, Step, Turn};
+use crate::session::{Advantages, ExportMarks, Path, Segment, Snapshot, Step, Turn};
 
 /// One path of a snapshot. Rows share the turns of their session. [`Row::path`] lists the turns of one row while it is written.
 #[derive(Debug, Clone)]
@@ -49,11 +49,9 @@ impl Row {
         rows.iter().map(|row| Self { snapshot: Arc::clone(&snapshot), ..row.clone() }).collect()
     }
 
-    /// Sets the advantage of the trained tokens, and whether the entropy that shapes it lacks that of a token.
-    pub(crate) fn set_advantage(&mut self, advantage: f64, lacks_entropy: bool) {
-        #[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
-        let single = advantage as f32;
-        (self.marks.advantage, self.marks.advantage_lacks_entropy) = (Some(single), lacks_entropy);
+    /// Sets the advantages of the trained tokens, and whether the entropy that shapes them lacks that of a token.
+    pub(crate) fn set_advantages(&mut self, advantages: Advantages, lacks_entropy: bool) {
+        (self.marks.advantages, self.marks.advantage_lacks_entropy) = (Some(advantages), lacks_entropy);
     }
 
     /// Sampled tokens of the path that the export trains in any row.
@@ -87,7 +85,7 @@ impl Row {
     }
 
     /// Whether a turn of the path is trained.
-    fn trains(&self, turn: &Turn) -> bool {
+    pub(crate) fn trains(&self, turn: &Turn) -> bool {
         turn.id >= self.trained_from && self.export_trains(turn)
     }
 
@@ -122,10 +120,22 @@ impl Row {
         self.len() - self.prompt_len()
     }
 
-    /// The reward of this leaf, else of the session.
+    /// The reward of the whole path, else of the session.
     #[must_use]
     pub fn reward(&self) -> Option<&Arc<Value>> {
         self.snapshot.reward(self.leaf)
+    }
+
+    /// The reward of a turn of the session.
+    #[must_use]
+    pub fn turn_reward(&self, turn: &Turn) -> Option<&Arc<Value>> {
+        self.snapshot.turn_reward(turn.id)
+    }
+
+    /// The rewards of the turns of the path, the last first.
+    pub fn turn_rewards(&self) -> impl Iterator<Item = &Arc<Value>> {
+        let has_rewards = self.snapshot.has_turn_rewards();
+        self.upwards().take_while(move |_| has_rewards).filter_map(|turn| self.turn_reward(turn))
     }
 
     /// The turns of the path, the last first.
@@ -133,10 +143,14 @@ impl Row {
         upwards(self.turns(), self.leaf)
     }
 
+    /// The turns that no earlier row holds, the last first.
+    pub fn own(&self) -> impl Iterator<Item = &Arc<Turn>> {
+        self.upwards().take_while(|turn| turn.id >= self.trained_from)
+    }
+
     /// The turns that are trained, the last first.
     pub fn trained(&self) -> impl Iterator<Item = &Arc<Turn>> {
-        let own = self.upwards().take_while(|turn| turn.id >= self.trained_from);
-        own.filter(|turn| self.trains(turn))
+        self.own().filter(|turn| self.trains(turn))
     }
 
     /// The tokens in order, like [`Path::segments`].
@@ -155,7 +169,11 @@ impl Row {
     /// The path with its turns in order.
     #[must_use]
     pub fn path(&self) -> Path {
-        let step = |turn: &Arc<Turn>| Step { turn: Arc::clone(turn), trained: self.trains(turn) };
+        let step = |turn: &Arc<Turn>| Step {
+            turn: Arc::clone(turn),
+            trained: self.trains(turn),
+            reward: self.turn_reward(turn).cloned(),
+        };
         let mut steps: Vec<Step> = self.upwards().map(step).collect();
         steps.reverse();
         Path {
@@ -164,7 +182,7 @@ impl Row {
             steps,
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
-            marks: self.marks,
+            marks: self.marks.clone(),
         }
     }
 }

@@ -92,7 +92,8 @@ impl Session {
             let is_own = turn.is_trainable() && turn.id >= finished.trained_from;
             let trained = is_own && classes.contains(turn.request_class());
             is_excluded |= is_own && !trained;
-            Step { turn, trained }
+            let reward = self.state().rewards.last_of_turn(path.version, turn.id);
+            Step { turn, trained, reward }
         };
         path.steps = self.path(finished.leaf).into_iter().map(step).collect();
         if is_excluded && !path.steps.iter().any(|step| step.trained) {

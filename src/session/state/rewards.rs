@@ -1,20 +1,20 @@
-//! Rewards of paths.
+//! The rewards of a session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::session::Reward;
+use crate::session::{Reward, RewardScope};
 
-/// The rewards of a session by leaf, by rising versions; `None` is the whole session.
+/// The rewards of a session by scope, by rising versions.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Rewards(BTreeMap<Option<u32>, Vec<Reward>>);
+pub(in crate::session) struct Rewards(BTreeMap<RewardScope, Vec<Reward>>);
 
 impl Rewards {
-    /// Adds a reward. Replaces and returns the one for the same leaf and version.
+    /// Adds a reward. Replaces and returns the one for the same scope and version.
     pub(in crate::session) fn set(&mut self, reward: Reward) -> Option<Reward> {
-        let known = self.0.entry(reward.leaf).or_default();
+        let known = self.0.entry(reward.scope).or_default();
         let at = known.partition_point(|known| known.version < reward.version);
         match known.get_mut(at).filter(|known| known.version == reward.version) {
             Some(known) => Some(std::mem::replace(known, reward)),
@@ -30,33 +30,38 @@ impl Rewards {
         self.0.values().flatten()
     }
 
-    /// Whether the leaf, or the session, itself has a reward for this version.
-    pub(in crate::session) fn has(&self, version: u32, leaf: Option<u32>) -> bool {
-        self.0.get(&leaf).is_some_and(|known| known.iter().any(|reward| reward.version == version))
+    /// Whether the scope itself has a reward for this version.
+    pub(in crate::session) fn has(&self, version: u32, scope: RewardScope) -> bool {
+        self.0.get(&scope).is_some_and(|known| known.iter().any(|reward| reward.version == version))
     }
 
-    /// The last reward of the leaf, else of the session, up to a version.
+    /// The last reward of the path that ends in `leaf`, else of the session, up to a version.
     pub(in crate::session) fn last(&self, version: u32, leaf: u32) -> Option<Arc<Value>> {
-        self.last_of(version, Some(leaf)).or_else(|| self.last_of(version, None))
+        self.last_of(version, RewardScope::Leaf(leaf)).or_else(|| self.last_of(version, RewardScope::Session))
     }
 
-    /// Copies the last rewards, up to a version, of at most `count` leaves from `from` on. Returns the leaf from which the next copy
+    /// The last reward of a turn, up to a version.
+    pub(in crate::session) fn last_of_turn(&self, version: u32, turn: u32) -> Option<Arc<Value>> {
+        self.last_of(version, RewardScope::Turn(turn))
+    }
+
+    /// Copies the last rewards, up to a version, of at most `count` scopes from `from` on. Returns the scope from which the next copy
     /// continues.
     pub(in crate::session) fn copy(
         &self,
         version: u32,
-        from: Option<u32>,
+        from: RewardScope,
         count: usize,
-        out: &mut HashMap<Option<u32>, Arc<Value>>,
-    ) -> Option<Option<u32>> {
+        out: &mut HashMap<RewardScope, Arc<Value>>,
+    ) -> Option<RewardScope> {
         let mut rest = self.0.range(from..);
         let part = rest.by_ref().take(count);
-        out.extend(part.filter_map(|(leaf, known)| Some((*leaf, Self::last_up_to(known, version)?))));
-        rest.next().map(|(leaf, _)| *leaf)
+        out.extend(part.filter_map(|(scope, known)| Some((*scope, Self::last_up_to(known, version)?))));
+        rest.next().map(|(scope, _)| *scope)
     }
 
-    fn last_of(&self, version: u32, leaf: Option<u32>) -> Option<Arc<Value>> {
-        Self::last_up_to(self.0.get(&leaf)?, version)
+    fn last_of(&self, version: u32, scope: RewardScope) -> Option<Arc<Value>> {
+        Self::last_up_to(self.0.get(&scope)?, version)
     }
 
     fn last_up_to(known: &[Reward], version: u32) -> Option<Arc<Value>> {
@@ -69,19 +74,20 @@ impl Rewards {
 mod tests {
     use super::*;
 
-    fn reward(version: u32, leaf: Option<u32>, value: u32) -> Reward {
-        Reward { version, leaf, value: Arc::new(value.into()) }
+    fn reward(version: u32, scope: RewardScope, value: u32) -> Reward {
+        Reward { version, scope, value: Arc::new(value.into()) }
     }
 
     #[test]
     fn rewards_are_copied_in_parts() {
         let mut rewards = Rewards::default();
-        for leaf in [None].into_iter().chain((0..10).map(Some)) {
-            rewards.set(reward(1, leaf, 1));
-            rewards.set(reward(3, leaf, 3));
+        let leaves = (0..5).map(RewardScope::Leaf);
+        for scope in [RewardScope::Session].into_iter().chain(leaves).chain((0..5).map(RewardScope::Turn)) {
+            rewards.set(reward(1, scope, 1));
+            rewards.set(reward(3, scope, 3));
         }
         for (version, value) in [(1, Some(1)), (2, Some(1)), (3, Some(3)), (9, Some(3)), (0, None)] {
-            let (mut copied, mut next, mut parts) = (HashMap::new(), Some(None), 0);
+            let (mut copied, mut next, mut parts) = (HashMap::new(), Some(RewardScope::Session), 0);
             while let Some(from) = next {
                 let before = copied.len();
                 next = rewards.copy(version, from, 4, &mut copied);
@@ -96,10 +102,21 @@ mod tests {
     #[test]
     fn reward_of_the_same_version_is_replaced() {
         let mut rewards = Rewards::default();
-        assert_eq!(rewards.set(reward(2, None, 1)), None);
-        assert_eq!(rewards.set(reward(1, None, 2)), None);
-        assert_eq!(rewards.set(reward(2, None, 3)), Some(reward(2, None, 1)));
+        assert_eq!(rewards.set(reward(2, RewardScope::Session, 1)), None);
+        assert_eq!(rewards.set(reward(1, RewardScope::Session, 2)), None);
+        assert_eq!(rewards.set(reward(2, RewardScope::Session, 3)), Some(reward(2, RewardScope::Session, 1)));
         assert_eq!(rewards.last(1, 7).as_deref(), Some(&2.into()));
         assert_eq!(rewards.last(2, 7).as_deref(), Some(&3.into()));
+    }
+
+    #[test]
+    fn path_and_its_last_turn_have_rewards_of_their_own() {
+        let mut rewards = Rewards::default();
+        rewards.set(reward(1, RewardScope::Turn(7), 5));
+        assert_eq!((rewards.last(1, 7), rewards.last_of_turn(1, 6)), (None, None));
+        rewards.set(reward(1, RewardScope::Leaf(7), 6));
+        assert_eq!(rewards.last(1, 7).as_deref(), Some(&6.into()));
+        assert_eq!(rewards.last_of_turn(1, 7).as_deref(), Some(&5.into()));
+        assert!(rewards.has(1, RewardScope::Turn(7)) && !rewards.has(1, RewardScope::Session));
     }
 }

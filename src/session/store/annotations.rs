@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::Store;
 use crate::session::ledger::{Ack, Change};
-use crate::session::state::{Frozen, Reward, Session, SessionError};
+use crate::session::state::{Frozen, Session, SessionError};
+use crate::session::{Reward, RewardScope};
 
 impl Store {
     /// Freezes a session. Without changes since the last frozen version it has no effect. Returns the last frozen version, and an ack that
@@ -48,7 +49,7 @@ impl Store {
     pub(in crate::session) fn reward(
         &self,
         session: &Session,
-        leaf: Option<u32>,
+        scope: RewardScope,
         value: Value,
     ) -> Result<Ack, SessionError> {
         let reward = Arc::new(value);
@@ -57,9 +58,9 @@ impl Store {
             if state.removed {
                 return Err(SessionError::EvictedSession);
             }
-            let version = state.rewarded_version(leaf)?;
-            let bytes = state.reward(Reward { version, leaf, value: Arc::clone(&reward) });
-            (bytes, self.log.append(session.record(Change::Reward { leaf, reward, version })))
+            let version = state.rewarded_version(scope)?;
+            let bytes = state.reward(Reward { version, scope, value: Arc::clone(&reward) });
+            (bytes, self.log.append(session.record(Change::Reward { scope, reward, version })))
         };
         self.order().change(bytes);
         Ok(ack)

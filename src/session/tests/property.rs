@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{Call, Classes, Fault, Frozen, Session, SessionError, Sessions, Summary};
+use super::super::{Call, Classes, Fault, Frozen, RewardScope, Session, SessionError, Sessions, Summary};
 use super::look::{ExportedVersion, check_export, check_turns, files, keep, number, row};
 use super::model::{Model, ModelRow, ModelTurn};
 use super::operations::{Operation, OperationKind, Sample, operations};
@@ -153,7 +153,11 @@ impl TestWorld {
     fn reward(&mut self, of: usize, leaf: Option<usize>, value: i64) {
         let Some(session) = self.session(of) else { return };
         let model = &mut self.pairs[of].model;
-        let result = self.store.memory().reward(&session, leaf.map(number), json!(value)).map(drop);
+        let result = self
+            .store
+            .memory()
+            .reward(&session, leaf.map_or(RewardScope::Session, |leaf| RewardScope::Leaf(number(leaf))), json!(value))
+            .map(drop);
         let expected = match leaf {
             _ if model.is_frozen() => Err(SessionError::Frozen),
             Some(leaf) if leaf >= model.turns.len() => Err(SessionError::NoTurn),

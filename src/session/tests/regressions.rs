@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::super::{Classes, SessionError};
+use super::super::{Classes, RewardScope, SessionError};
 use super::look::without_uid;
 use super::{BOUNDLESS, call, draft, store, turn};
 
@@ -28,7 +28,7 @@ fn incomplete_mark_after_a_freeze_belongs_to_the_next_version() {
     let session = store.session("a").unwrap();
     assert_eq!(store.memory().freeze(&session).unwrap().0.version, 1);
     assert_eq!(store.memory().freeze(&session).unwrap().0.version, 1, "nothing is new");
-    assert_eq!(store.memory().reward(&session, None, json!(1)).unwrap_err(), SessionError::Frozen);
+    assert_eq!(store.memory().reward(&session, RewardScope::Session, json!(1)).unwrap_err(), SessionError::Frozen);
     store.mark_incomplete(&"a".into());
     assert_eq!(store.memory().freeze(&session).unwrap().0.version, 2, "the mark is a change");
     assert_eq!(store.memory().freeze(&session).unwrap().0.version, 2);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::super::{Classes, Sessions, StoreLimits};
+use super::super::{Classes, RewardScope, Sessions, StoreLimits};
 use super::look::{ExportedVersion, check_export, check_turns, keep, number};
 use super::model::{Model, ModelTurn};
 use super::{BOUNDLESS, bytes, call, draft, store, tokens};
@@ -116,7 +116,7 @@ fn disturb(store: &Sessions, stop: &AtomicBool, is_frozen: &OnceLock<()>) -> Vec
                     _ = is_frozen.set(());
                 }
             }
-            _ = store.memory().reward(&session, None, serde_json::json!(1));
+            _ = store.memory().reward(&session, RewardScope::Session, serde_json::json!(1));
             _ = session.snapshot(None).map(|snapshot| snapshot.paths(false));
             _ = session.summary();
         }

@@ -20,7 +20,7 @@ use crate::serve::proxy::Proxy;
 use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
 use crate::session::{
-    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardTarget, Row, Session, SessionError, Turn,
+    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError, Turn,
 };
 
 /// The default and the maximum number of sessions of a page.
@@ -65,7 +65,8 @@ impl PageQuery {
 struct RewardRequest {
     reward: Value,
     leaf: Option<u32>,
-    /// The `generation` of the session that `leaf` belongs to. Only shared sessions have others than 0.
+    turn: Option<u32>,
+    /// The `generation` of the session that `leaf` or `turn` belongs to. Only shared sessions have others than 0.
     generation: Option<u32>,
 }
 
@@ -201,19 +202,32 @@ pub(super) async fn reward(proxy: &Proxy, id: &str, request: Request<Incoming>) 
         ),
         _ => problem,
     })?;
-    let RewardRequest { reward, leaf, generation } = decode_json(&body).await?;
+    let RewardRequest { reward, leaf, turn, generation } = decode_json(&body).await?;
     if !reward.is_object() && !reward.as_f64().is_some_and(f64::is_finite) {
         return Err(Problem::bad_request(format!("reward: must be a number or an object, not {reward}")));
     }
-    let set = proxy.sessions.reward(id, RewardTarget { leaf, generation }, reward).await;
+    let scope = match (leaf, turn) {
+        (None, None) => RewardScope::Session,
+        (Some(leaf), None) => RewardScope::Leaf(leaf),
+        (None, Some(turn)) => RewardScope::Turn(turn),
+        (Some(_), Some(_)) => {
+            let message = "turn: a reward is of a turn or of the path that ends in a leaf; send one request for each";
+            return Err(Problem::bad_request(message));
+        }
+    };
+    let set = proxy.sessions.reward(id, RewardTarget { scope, generation }, reward).await;
     let (session, ack) = set.map_err(|error| change_problem(proxy, id, error))?;
     proxy.wait_written(ack).await;
-    // only the reward of a leaf is exported
-    let applies = match leaf {
-        Some(leaf) => offload(move || session.ends_path(leaf)).await,
-        None => true,
+    let applies = match scope {
+        RewardScope::Session => true,
+        RewardScope::Leaf(leaf) => offload(move || session.ends_path(leaf)).await,
+        RewardScope::Turn(turn) => session.turn(turn).is_some_and(|turn| turn.is_trainable()),
     };
-    Ok(ok(&json!({"session": id, "leaf": leaf, "applies": applies})))
+    let mut body = json!({"session": id, "leaf": leaf, "applies": applies});
+    if let Some(turn) = turn {
+        body["turn"] = turn.into();
+    }
+    Ok(ok(&body))
 }
 
 /// The problem of a change of a session.

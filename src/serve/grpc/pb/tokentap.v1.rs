@@ -201,6 +201,9 @@ pub struct Turn {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// The trainer's reward of the turn: the text of a JSON number or object. Only in a Sample.
+    #[prost(string, optional, tag = "30")]
+    pub reward: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A token column: one value, or several, for each of some tokens.
 #[derive(Clone, PartialEq, ::prost::Message)]

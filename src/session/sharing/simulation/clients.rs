@@ -11,7 +11,7 @@ use super::faults::Loss;
 use super::history::{Fleet, Settings};
 use super::random::Random;
 use crate::session::ledger::AppendError;
-use crate::session::{Call, Draft, Frozen, RewardTarget, SessionError, Sessions, TurnMetadata, Uid};
+use crate::session::{Call, Draft, Frozen, RewardScope, RewardTarget, SessionError, Sessions, TurnMetadata, Uid};
 
 /// A turn as its client knows it.
 #[derive(Debug, Clone)]
@@ -317,9 +317,11 @@ pub(super) fn rows(snapshot: &Arc<crate::session::Snapshot>) -> Rows {
 
 async fn reward(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
     let sharing = store.sharing();
-    let leaf = random.chance(500).then(|| u32::try_from(random.below(4)).expect("it is small"));
+    let turn = u32::try_from(random.below(4)).expect("it is small");
+    let scopes = [RewardScope::Session, RewardScope::Leaf(turn), RewardScope::Turn(turn)];
+    let scope = scopes[usize::try_from(random.below(3)).expect("it is small")];
     let value = serde_json::json!(random.below(100));
-    match sharing.reward(name, RewardTarget { leaf, generation: None }, value).await {
+    match sharing.reward(name, RewardTarget { scope, generation: None }, value).await {
         Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
         Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
         Err(error @ (SessionError::NoVersion | SessionError::Unknown | SessionError::NoGenerations)) => {

@@ -67,9 +67,9 @@ pub(super) async fn processes_agree_with_a_plain_store(
                     let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));
                     let _ = call.commit(draft);
                 }
-                Change::Reward { leaf, reward, .. } => {
+                Change::Reward { scope, reward, .. } => {
                     let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
-                    let set = plain.memory().reward(&session, *leaf, (**reward).clone());
+                    let set = plain.memory().reward(&session, *scope, (**reward).clone());
                     set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
                 }
                 Change::Freeze { turns } => {
