@@ -12,6 +12,7 @@ pub mod import;
 pub mod logging;
 mod progress;
 mod scale;
+pub mod score;
 pub mod serve;
 pub mod show;
 mod terminal;
@@ -82,6 +83,7 @@ pub fn run() -> ExitCode {
         Command::Archive(args) => runtime.block_on(archive::run(&args)),
         Command::Import(args) => runtime.block_on(import::run(&args)),
         Command::Top(args) => runtime.block_on(top::run(&args)).map(|()| true),
+        Command::Score(args) => runtime.block_on(score::run(&args)).map(|()| true),
         Command::Show(args) => runtime.block_on(show::run(&args)).map(|()| true),
         Command::Export(args) => runtime.block_on(export::run(*args)).map(|()| true),
     };

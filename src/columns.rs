@@ -85,6 +85,15 @@ impl Column {
         size_of::<Self>() + self.name.len() + self.data.len()
     }
 
+    /// The values of a column of one float32 for each token; `None` for another one.
+    #[must_use]
+    pub fn floats(&self) -> Option<Vec<f32>> {
+        let is_scalar = matches!(&self.shape, Shape::Fixed(dimensions) if dimensions.is_empty());
+        let (values, rest) = self.data.as_chunks::<4>();
+        let fits = self.number == NumberType::F32 && is_scalar && rest.is_empty();
+        fits.then(|| values.iter().map(|value| f32::from_le_bytes(*value)).collect())
+    }
+
     /// The values of each token. `None` if the data do not have the length that the description says.
     #[must_use]
     pub fn rows(&self) -> Option<Vec<&[u8]>> {

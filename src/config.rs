@@ -12,6 +12,7 @@ mod load;
 mod provenance;
 mod sessions;
 mod slices;
+mod teachers;
 mod tls;
 mod units;
 mod unknown;
@@ -24,7 +25,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use commands::{
-    ArchiveArgs, ArchiveOperation, CheckArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs, ShowArgs, TopArgs,
+    ArchiveArgs, ArchiveOperation, CheckArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs, ScoreArgs,
+    ShowArgs, TopArgs,
 };
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
 pub use export::{ExportArgs, Format};
@@ -34,6 +36,7 @@ pub use load::{Invalid, load};
 pub use provenance::{Setting, Value};
 pub use sessions::{ArchiveConfig, FsyncPolicy, LedgerConfig, SessionConfig, SessionSource, ThinkIds};
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
+pub use teachers::{SELF as TEACHER_SELF, Teacher};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration, without_credentials};
 
@@ -69,6 +72,8 @@ pub enum Command {
     Archive(Box<ArchiveArgs>),
     /// Watch the running requests of a tokentap: tokens per second, entropy now, session
     Top(Box<TopArgs>),
+    /// Have a teacher score recorded sessions, and print how far it is from the policy that sampled them
+    Score(Box<ScoreArgs>),
     /// Print a path of a session as text, coloured by entropy
     Show(Box<ShowArgs>),
     /// Print the settings that serve would use, and the origin of each
@@ -85,9 +90,13 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&check.config),
             Self::Config(args) => Some(&args.config),
-            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Top(_) | Self::Show(_) | Self::Entropy(_) => {
-                None
-            }
+            Self::Export(_)
+            | Self::Import(_)
+            | Self::Archive(_)
+            | Self::Top(_)
+            | Self::Score(_)
+            | Self::Show(_)
+            | Self::Entropy(_) => None,
         }
     }
 
@@ -96,9 +105,13 @@ impl Command {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
             Self::Config(args) => Some(&mut args.config),
-            Self::Export(_) | Self::Import(_) | Self::Archive(_) | Self::Top(_) | Self::Show(_) | Self::Entropy(_) => {
-                None
-            }
+            Self::Export(_)
+            | Self::Import(_)
+            | Self::Archive(_)
+            | Self::Top(_)
+            | Self::Score(_)
+            | Self::Show(_)
+            | Self::Entropy(_) => None,
         }
     }
 
@@ -106,6 +119,7 @@ impl Command {
     fn control_port_mut(&mut self) -> Option<&mut ControlPortArgs> {
         match self {
             Self::Top(top) => Some(&mut top.port),
+            Self::Score(score) => Some(&mut score.port),
             Self::Show(show) => Some(&mut show.port),
             _ => None,
         }
@@ -122,6 +136,7 @@ impl Command {
             Self::Import(import) => &import.logging,
             Self::Archive(archive) => &archive.logging,
             Self::Top(top) => &top.logging,
+            Self::Score(score) => &score.logging,
             Self::Show(show) => &show.logging,
             Self::Entropy(entropy) => &entropy.logging,
         }
@@ -144,6 +159,12 @@ pub struct Config {
     /// When a call of a named session gets the header x-smg-routing-key, a hash of the name, by which a router sends it to the engine of the session: auto (the upstream is a router), always, off
     #[arg(long, env = "TOKENTAP_ROUTING_KEY", value_name = "WHEN", default_value = "auto")]
     pub routing_key: RoutingKey,
+    /// A teacher, an SGLang server that scores recorded tokens: NAME=URL, and after it key=@FILE if it wants a key
+    #[arg(long, env = "TOKENTAP_TEACHER", hide_env_values = true, value_name = "NAME=URL", value_delimiter = ',')]
+    pub(crate) teacher: Vec<String>,
+    /// The teachers of that setting.
+    #[arg(skip)]
+    pub teachers: Vec<Teacher>,
     /// Address of the data port, to which agents send their requests
     #[arg(long, env = "TOKENTAP_LISTEN", help_heading = MAIN, value_name = "ADDR", default_value = "127.0.0.1:30001")]
     pub listen: SocketAddr,

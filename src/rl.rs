@@ -7,22 +7,26 @@
 mod advantage;
 mod group_request;
 mod mean_entropy;
+mod mismatch;
 mod options;
 mod request;
 mod response;
 mod returns;
 mod row_index;
 mod rows;
+mod teacher;
 mod think;
 
 pub use advantage::{GroupStats, Shaping};
 pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest};
+pub use mismatch::{Mismatch, RatioLimits};
 pub use options::{AdvantageEstimator, AdvantageOptions, EntropyScope};
 pub use request::Request;
 pub use response::{AdvantageResponse, GroupResponse, SampleResponse, TurnAdvantage, advantages};
 pub use returns::RewardSource;
 pub use row_index::RowIndex;
 pub use rows::add_advantages;
+pub use teacher::{RatioProblem, log_ratios, one_teacher};
 pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens, thinking};
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod path;
 mod policy;
 mod restore;
 mod reward;
+mod scores;
 mod sessions;
 mod sharing;
 mod snapshot;
@@ -27,12 +28,13 @@ pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
-pub use path::{Advantages, ExportMarks, Path, Segment, Step};
+pub use path::{Advantages, ExportMarks, Path, Segment, Step, TokenAdvantages};
 pub use policy::{
     AdapterCall, AdapterSpan, EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, RequestedAdapter, Span,
     WeightCall, WeightCallOutcome,
 };
 pub use reward::{Reward, RewardScope, RewardTarget};
+pub use scores::Scores;
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
     ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedPath, ListedSession, NoPath, Sessions, Turns,

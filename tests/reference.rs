@@ -60,6 +60,7 @@ fn flags_page_is_up_to_date() {
         ("import", "tokentap import"),
         ("archive", "tokentap archive"),
         ("top", "tokentap top"),
+        ("score", "tokentap score"),
         ("show", "tokentap show"),
         ("entropy", "tokentap entropy"),
     ] {

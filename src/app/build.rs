@@ -46,6 +46,7 @@ pub(super) struct Built {
 /// A line for the user.
 pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<Metrics>) -> Result<Built, String> {
     let client = settings::client(&config)?;
+    let teachers = settings::teachers(&config)?;
     let engines = Engines::try_new(client.clone(), &config.engine)?;
     let slices = Slices::start(&config.slices, &metrics);
     let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
@@ -69,6 +70,7 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
     let generator = Generator::new(context, Arc::clone(&sessions), policy, upstream.clone(), retries);
     let proxy = Arc::new(Proxy {
         client,
+        teachers,
         engines,
         sessions,
         metrics,

@@ -1,10 +1,11 @@
 //! The settings of the client, of connections and of generations, from the configuration.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::config::{Config, EntropyDefault, OnAbort, Secret};
+use crate::config::{Config, EntropyDefault, OnAbort, Secret, Teacher};
 use crate::engine::plan::PlanLimits;
 use crate::engine::transport::client::{Client, ClientSettings};
 use crate::generation::settings::{AbortPolicy, EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
@@ -24,6 +25,28 @@ pub fn client(config: &Config) -> Result<Client, String> {
         ca: config.upstream_ca.as_deref(),
     };
     Client::try_new(&config.upstream, settings)
+}
+
+/// The clients of the teachers, by name.
+///
+/// # Errors
+/// A line for the user when a URL is not that of a server, or a key is not valid in a header.
+pub(super) fn teachers(config: &Config) -> Result<BTreeMap<String, Client>, String> {
+    let client = |teacher: &Teacher| {
+        let settings = ClientSettings {
+            api_key: teacher.key.as_ref().map(Secret::expose),
+            admin_key: None,
+            connect_timeout: config.limits.connect_timeout,
+            pool_idle_timeout: config.limits.pool_idle_timeout,
+            // a request of a trainer is not repeated, so there is nothing to hold back
+            breaker_failures: 0,
+            ca: config.upstream_ca.as_deref(),
+        };
+        let client =
+            Client::try_new(&teacher.url, settings).map_err(|error| format!("--teacher {}: {error}", teacher.name));
+        Ok((teacher.name.clone(), client?))
+    };
+    config.teachers.iter().map(client).collect()
 }
 
 /// The limits of connections to the data port.

@@ -51,7 +51,7 @@ fn path(number: u64) -> Path {
         entropy: Box::default(),
         about,
     };
-    let steps = vec![Step { turn: Arc::new(turn), trained: true, reward: None }];
+    let steps = vec![Step { turn: Arc::new(turn), trained: true, reward: None, scores: None }];
     Path::new(format!("s{number}").into(), 1, steps)
 }
 

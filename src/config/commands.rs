@@ -131,6 +131,33 @@ pub struct TopArgs {
     pub logging: LogConfig,
 }
 
+/// Settings of `tokentap score`.
+#[derive(Debug, Clone, Args)]
+pub struct ScoreArgs {
+    /// Teacher, by its name in --teacher of the running tokentap; self is the upstream
+    // without an environment variable: TOKENTAP_TEACHER has the teachers of serve
+    #[arg(long, value_name = "NAME")]
+    pub teacher: String,
+    /// Sessions to score; without it all
+    #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
+    pub session: Vec<String>,
+    /// Version of the sessions; without it the last frozen one, else the open one
+    #[arg(long, value_name = "N")]
+    pub version: Option<u32>,
+    /// Classes of turns to score, as those that an export trains
+    #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
+    pub classes: Vec<String>,
+    /// Also score turns that have scores, for example after an update of weights
+    #[arg(long)]
+    pub again: bool,
+    /// The running tokentap.
+    #[command(flatten)]
+    pub port: ControlPortArgs,
+    /// What is logged.
+    #[command(flatten)]
+    pub logging: LogConfig,
+}
+
 /// Settings of `tokentap show`.
 #[derive(Debug, Clone, Args)]
 pub struct ShowArgs {

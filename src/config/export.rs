@@ -108,6 +108,9 @@ pub struct ExportArgs {
     /// Adds advantages to the rows: the options as a JSON object, such as {} or {"estimator": "egpo", "entropy_over": "response"}
     #[arg(long, env = "TOKENTAP_ADVANTAGES", value_name = "JSON")]
     pub advantages: Option<String>,
+    /// Teacher whose scores the rows have, by the name under which it scored them
+    #[arg(long, env = "TOKENTAP_SCORES", value_name = "NAME")]
+    pub scores: Option<String>,
     /// Token id that pads tensors
     #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
     pub pad_token_id: u32,

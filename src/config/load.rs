@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, provenance, unknown, without_credentials};
+use super::{Cli, Command, Config, provenance, teachers, unknown, without_credentials};
 
 /// Why settings cannot be used.
 #[derive(Debug)]
@@ -205,8 +205,13 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     for url in &mut config.engine {
         *url = server("--engine", url)?;
     }
-    let engines = config.engine.iter().map(|url| ("--engine", url));
-    let secured = engines.chain([("--upstream", &config.upstream)]).find(|(_, url)| url.starts_with("https://"));
+    config.teachers = teachers::parse(&config.teacher).map_err(Invalid::Line)?;
+    for teacher in &mut config.teachers {
+        teacher.url = server(&format!("--teacher {}", teacher.name), &teacher.url)?;
+    }
+    let teachers = config.teachers.iter().map(|teacher| ("--teacher", &teacher.url));
+    let engines = config.engine.iter().map(|url| ("--engine", url)).chain([("--upstream", &config.upstream)]);
+    let secured = engines.chain(teachers).find(|(_, url)| url.starts_with("https://"));
     if let (Some((flag, url)), None) = (secured, &config.upstream_ca) {
         return Err(Invalid::Line(format!("{flag} {url} needs the CA of its certificate: --upstream-ca FILE")));
     }

@@ -13,6 +13,7 @@ pub mod response;
 pub(crate) mod rewrite;
 pub(crate) mod routes;
 pub mod scan;
+pub(crate) mod score;
 pub mod sglext;
 pub(crate) mod tokenize;
 pub(crate) mod trim;

@@ -33,7 +33,8 @@ pub(super) fn span(start: u32, end: u32, epoch: u64) -> Span {
 }
 
 pub(super) fn path(turns: &[&Arc<Turn>]) -> Path {
-    let steps = turns.iter().map(|turn| Step { turn: Arc::clone(turn), trained: false, reward: None }).collect();
+    let steps =
+        turns.iter().map(|turn| Step { turn: Arc::clone(turn), trained: false, reward: None, scores: None }).collect();
     Path::new("s".into(), 0, steps)
 }
 

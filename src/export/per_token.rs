@@ -2,7 +2,7 @@
 
 use super::safetensors::{Run, Sink};
 use super::text::Text;
-use crate::session::{Advantages, Path, Row, Segment};
+use crate::session::{Advantages, Path, Row, Segment, TokenAdvantages};
 
 /// A value of each token of a row.
 #[derive(Debug, Clone, Copy)]
@@ -22,9 +22,12 @@ pub(super) enum PerToken<'a> {
     Advantage(&'a Advantages),
 }
 
-impl PerToken<'_> {
+impl<'a> PerToken<'a> {
     /// Writes the values of these segments to `sink`: exactly `width` values, truncated or padded on the right.
-    pub(super) fn fill<'a>(self, segments: impl Iterator<Item = Segment<'a>>, width: usize, sink: Sink<'_>) {
+    pub(super) fn fill<'s>(self, segments: impl Iterator<Item = Segment<'s>>, width: usize, sink: Sink<'_>)
+    where
+        'a: 's,
+    {
         let mut room = width;
         for segment in segments {
             let count = segment.ids.len().min(room);
@@ -34,11 +37,17 @@ impl PerToken<'_> {
         sink(self.blank(room));
     }
 
-    fn run<'a>(self, segment: &Segment<'a>, count: usize) -> Run<'a> {
+    fn run<'s>(self, segment: &Segment<'s>, count: usize) -> Run<'s>
+    where
+        'a: 's,
+    {
         match (self, numbers(self, segment)) {
             (Self::Ids { .. }, _) => Run::Ids(&segment.ids[..count]),
             (Self::Mask, _) => Run::Integer(segment.trained.into(), count),
-            (Self::Advantage(advantages), _) if segment.trained => Run::Float(advantages.of(segment.turn), count),
+            (Self::Advantage(advantages), _) if segment.trained => match advantages.of(segment.turn) {
+                TokenAdvantages::Same(advantage) => Run::Float(advantage, count),
+                TokenAdvantages::Each(advantages) => Run::Floats(&advantages[..count]),
+            },
             (_, Some(numbers)) if segment.trained => Run::Floats(&numbers[..count]),
             (Self::Logprobs | Self::Entropy | Self::Advantage(_), _) => Run::Float(0.0, count),
         }
@@ -53,7 +62,7 @@ impl PerToken<'_> {
     }
 
     /// Writes the values of these segments as a JSON list, with `blank` where the mask is 0, and null for a missing number.
-    pub(super) fn list<'a>(self, segments: impl Iterator<Item = Segment<'a>>, blank: &str, text: &mut Text) {
+    pub(super) fn list<'s>(self, segments: impl Iterator<Item = Segment<'s>>, blank: &str, text: &mut Text) {
         text.array(|list| {
             for segment in segments {
                 let count = segment.ids.len();
@@ -63,7 +72,10 @@ impl PerToken<'_> {
                     (Self::Logprobs | Self::Entropy | Self::Advantage(_), _) if !segment.trained => {
                         list.repeat(blank, count)
                     }
-                    (Self::Advantage(advantages), _) => list.floats(&vec![advantages.of(segment.turn); count]),
+                    (Self::Advantage(advantages), _) => match advantages.of(segment.turn) {
+                        TokenAdvantages::Same(advantage) => list.floats(&vec![advantage; count]),
+                        TokenAdvantages::Each(advantages) => list.floats(advantages),
+                    },
                     (_, Some(numbers)) => list.floats(numbers),
                     (_, None) => list.repeat("null", count),
                 }
@@ -93,7 +105,7 @@ pub(super) fn entropies(path: &Path, name: &str, text: &mut Text) {
 
 /// The rows of a tensor `advantages`, zeros for a row without advantages.
 pub(super) fn fill_advantages<'a>(
-    row: &Row,
+    row: &'a Row,
     segments: impl Iterator<Item = Segment<'a>>,
     width: usize,
     sink: Sink<'_>,

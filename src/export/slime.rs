@@ -34,6 +34,7 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("response_length").integer(path.response_len());
     PerToken::Mask.list(per_token::response(path), "0", text.key("loss_mask"));
     PerToken::Logprobs.list(per_token::response(path), "0.0", text.key("rollout_log_probs"));
+    teacher_logprobs(path, text);
     text.key("weight_versions").strings(versions::labels(path));
     text.key("status").string(Status::new(path).name());
     text.key("reward").value(facts::raw_reward(path));
@@ -51,6 +52,25 @@ fn sample(path: &Path, text: &mut Text) {
         text.key("leaf").integer(path.leaf().id);
         text.key("flags").strings(facts::flags(path));
         facts::write_turn_rewards(path, "turn_rewards", text);
+    });
+}
+
+/// Writes the teacher's logprobs after the first prompt under slime's name, 0.0 where the mask is 0, if the export has them.
+fn teacher_logprobs(path: &Path, text: &mut Text) {
+    if path.steps.iter().all(|step| step.scores.is_none()) {
+        return;
+    }
+    text.key("teacher_log_probs").array(|list| {
+        for (at, step) in path.steps.iter().enumerate() {
+            if at > 0 {
+                list.repeat("0.0", step.turn.prompt.len());
+            }
+            match step.scores.as_ref().filter(|_| step.trained).map(|scores| scores.floats()) {
+                Some(Some(logprobs)) => list.floats(&logprobs),
+                Some(None) | None if step.trained => list.repeat("null", step.turn.response.len()),
+                _ => list.repeat("0.0", step.turn.response.len()),
+            }
+        }
     });
 }
 

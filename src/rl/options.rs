@@ -33,6 +33,8 @@ pub struct AdvantageOptions {
     /// The factor by which a return counts the rewards of each later step; 0 to 1. Only with the rewards of turns.
     #[serde(default = "discount")]
     pub discount: f64,
+    /// The teacher of `distill`.
+    pub teacher: Option<String>,
     /// The id of `<think>`.
     pub think_start: Option<u32>,
     /// The id of `</think>`.
@@ -48,6 +50,8 @@ pub enum AdvantageEstimator {
     Grpo,
     /// The advantages of GRPO, shaped by the entropy of the sampled tokens.
     Egpo,
+    /// The negative reverse KL divergence from a teacher at each sampled token. Rewards are not used.
+    Distill,
 }
 
 /// The tokens whose mean entropy is EGPO's `H`. The request chooses; there is no fallback for a sample without thinking, because samples
@@ -93,6 +97,16 @@ impl AdvantageOptions {
                 "a path has one reward, which is not discounted: send \"rewards\": \"turns\" with it",
             );
         }
+        match (self.estimator, &self.teacher) {
+            (AdvantageEstimator::Distill, None) => return invalid("teacher", "distill needs the name of a teacher"),
+            (AdvantageEstimator::Grpo | AdvantageEstimator::Egpo, Some(_)) => {
+                return invalid("teacher", "only distill uses a teacher");
+            }
+            (AdvantageEstimator::Distill, Some(_)) if self.rewards == RewardSource::Turns => {
+                return invalid("rewards", "distill uses no rewards");
+            }
+            _ => {}
+        }
         let known = self.think_start.is_some() && self.think_end.is_some();
         if !known && (self.think_start.is_some() || self.think_end.is_some()) {
             return invalid("think_start", "only one of think_start and think_end is known; send both");
@@ -117,7 +131,7 @@ impl AdvantageOptions {
     /// The advantage of the estimator, from that of GRPO and EGPO's `H`.
     pub(super) fn advantage(&self, grpo: f64, entropy: Option<f64>) -> f64 {
         match self.estimator {
-            AdvantageEstimator::Grpo => grpo,
+            AdvantageEstimator::Grpo | AdvantageEstimator::Distill => grpo,
             AdvantageEstimator::Egpo => self.shaping().apply(grpo, entropy),
         }
     }

@@ -41,6 +41,7 @@ struct RequestMembers {
     rewards: RewardSource,
     #[serde(default = "options::discount")]
     discount: f64,
+    teacher: Option<String>,
     think_start: Option<u32>,
     think_end: Option<u32>,
     version: Option<u32>,
@@ -63,6 +64,7 @@ impl From<RequestMembers> for Request {
             normalize_std,
             rewards,
             discount,
+            teacher,
             think_start,
             think_end,
             ..
@@ -77,6 +79,7 @@ impl From<RequestMembers> for Request {
                 normalize_std,
                 rewards,
                 discount,
+                teacher,
                 think_start,
                 think_end,
             },
@@ -160,6 +163,11 @@ mod tests {
         assert_eq!(
             refused(r#"{"groups":[],"rewards":"turns","discount":1.5}"#),
             "invalid_parameter discount: not a number from 0 to 1"
+        );
+        assert!(refused(r#"{"groups":[],"estimator":"distill"}"#).starts_with("invalid_parameter teacher: "));
+        assert!(refused(r#"{"groups":[],"teacher":"t"}"#).contains("only distill"));
+        assert!(
+            refused(r#"{"groups":[],"estimator":"distill","teacher":"t","rewards":"turns"}"#).contains("no rewards")
         );
         assert!(refused(r#"{"groups":[],"discount":0.5}"#).contains("\"rewards\": \"turns\""));
         assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");

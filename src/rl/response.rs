@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::group_request::stored_reward;
 use super::mean_entropy::MeanEntropy;
 use super::returns::{TurnReturn, returns};
+use super::teacher::log_ratios;
 use super::{
     AdvantageEstimator, AdvantageOptions, EntropyScope, GroupId, GroupRequest, GroupStats, Request, RequestError,
     RewardSource, SampleRequest, ThinkStats,
@@ -39,10 +40,11 @@ pub struct AdvantageResponse {
 pub struct GroupResponse {
     /// The id of the group, from the request.
     pub id: GroupId,
-    /// The mean of the rewards, or of the returns of all trained turns, which was subtracted from each; 0 for a group of one.
-    pub mean: f64,
+    /// The mean of the rewards, or of the returns of all trained turns, which was subtracted from each; 0 for a group of one. `None` for
+    /// `distill`, as `std`.
+    pub mean: Option<f64>,
     /// The unbiased standard deviation of the same numbers; 1 for a group of one.
-    pub std: f64,
+    pub std: Option<f64>,
     /// The samples, in the order of the request.
     pub samples: Vec<SampleResponse>,
 }
@@ -63,6 +65,9 @@ pub struct SampleResponse {
     /// The trained turns of the path in order, if each has its own advantage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<Vec<TurnAdvantage>>,
+    /// The mean reverse KL divergence from the teacher at the trained tokens, in nats; only for `distill`, and `None` without such a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverse_kl: Option<f64>,
     /// EGPO's `H`: the mean entropy in nats of the tokens that `entropy_over` names; `None` if none of them has a known entropy. It is also
     /// set for `grpo`.
     #[serde(rename = "H")]
@@ -107,6 +112,7 @@ pub fn advantages(
     mut lookup: impl FnMut(&str, Option<u32>) -> Result<Path, String>,
 ) -> Result<AdvantageResponse, RequestError> {
     request.check()?;
+    let is_distilled = request.options.estimator == AdvantageEstimator::Distill;
     let mut groups = Vec::with_capacity(request.options.groups.len());
     for (at, GroupRequest { id, samples }) in request.options.groups.iter().enumerate() {
         let mut found = Vec::with_capacity(samples.len());
@@ -114,6 +120,11 @@ pub fn advantages(
             let at = format!("groups[{at}].samples[{place}]");
             let path = lookup(&sample.session, sample.leaf)
                 .map_err(|message| RequestError::new("not_found", at.clone(), message))?;
+            if is_distilled {
+                let ratios = log_ratios_of(&path).map_err(|error| error.below(&at))?;
+                found.push(Sample { reward: sample.reward, returns: None, ratios: Some(ratios), path });
+                continue;
+            }
             let reward = request.reward(sample, &path).map_err(|error| error.below(&at))?;
             let returns = match request.options.rewards {
                 RewardSource::Path => None,
@@ -122,7 +133,7 @@ pub fn advantages(
                     Some(found.map_err(|error| error.below(&at))?)
                 }
             };
-            found.push(Sample { reward, returns, path });
+            found.push(Sample { reward, returns, ratios: None, path });
         }
         let stats = GroupStats::new(&found.iter().flat_map(Sample::values).collect::<Vec<f64>>());
         let repeated = repeated_paths(found.iter().map(|sample| &sample.path));
@@ -131,7 +142,8 @@ pub fn advantages(
             ..request.sample(sample, stats)
         };
         let samples = found.iter().zip(repeated).map(sample).collect();
-        groups.push(GroupResponse { id: id.clone(), mean: stats.mean, std: stats.std, samples });
+        let [mean, std] = [stats.mean, stats.std].map(|number| (!is_distilled).then_some(number));
+        groups.push(GroupResponse { id: id.clone(), mean, std, samples });
     }
     let AdvantageOptions { estimator, lambda, alpha, entropy_over, normalize_std, rewards, discount, .. } =
         request.options;
@@ -144,6 +156,8 @@ struct Sample {
     reward: Option<f64>,
     /// The returns of its trained turns, the last first, if each turn gets an advantage.
     returns: Option<Vec<TurnReturn>>,
+    /// The log ratios of its tokens, 0 where the mask is 0, if each token gets an advantage.
+    ratios: Option<Vec<f64>>,
     path: Path,
 }
 
@@ -166,7 +180,7 @@ impl Request {
         }
     }
 
-    fn sample(&self, Sample { reward, returns, path }: &Sample, stats: GroupStats) -> SampleResponse {
+    fn sample(&self, Sample { reward, returns, ratios, path }: &Sample, stats: GroupStats) -> SampleResponse {
         let options = &self.options;
         let think = ThinkStats::new(path, options.think_tokens(), self.high_entropy_threshold);
         let entropy = MeanEntropy::new(path, &think, options);
@@ -179,11 +193,15 @@ impl Request {
             grpo_advantage: grpo(turn.value),
         };
         let turns: Option<Vec<TurnAdvantage>> = returns.as_ref().map(|all| all.iter().rev().map(turn).collect());
-        let grpo_advantage = reward.filter(|_| turns.is_none()).map(grpo);
+        let grpo_advantage = reward.filter(|_| turns.is_none() && ratios.is_none()).map(grpo);
         let advantage = grpo_advantage.map(|grpo| options.advantage(grpo, entropy.nats));
-        let advantages = match &turns {
-            None => broadcast(path, |_| advantage.unwrap_or(0.0)),
-            Some(turns) => broadcast(path, |turn| {
+        let trained = path.trained_tokens();
+        let reverse_kl = ratios.as_ref().filter(|_| trained > 0);
+        let reverse_kl = reverse_kl.map(|ratios| -ratios.iter().sum::<f64>() / trained as f64);
+        let advantages = match (&turns, ratios) {
+            (_, Some(ratios)) => ratios.clone(),
+            (None, None) => broadcast(path, |_| advantage.unwrap_or(0.0)),
+            (Some(turns), None) => broadcast(path, |turn| {
                 let at = turns.partition_point(|other| other.turn < turn.id);
                 turns[at].advantage
             }),
@@ -195,6 +213,7 @@ impl Request {
             advantage,
             grpo_advantage,
             turns,
+            reverse_kl,
             entropy: entropy.nats,
             think,
             incomplete: entropy.incomplete,
@@ -203,6 +222,21 @@ impl Request {
             advantages,
         }
     }
+}
+
+/// The log ratio of each token of a path, 0 where the mask is 0.
+fn log_ratios_of(path: &Path) -> Result<Vec<f64>, RequestError> {
+    let mut all = Vec::with_capacity(path.len());
+    for step in &path.steps {
+        all.resize(all.len() + step.turn.prompt.len(), 0.0);
+        if step.trained {
+            let ratios = log_ratios(&step.turn, step.scores.as_deref());
+            all.extend(ratios.map_err(|problem| problem.of_turn(&path.session, step.turn.id))?);
+        } else {
+            all.resize(all.len() + step.turn.response.len(), 0.0);
+        }
+    }
+    Ok(all)
 }
 
 /// One number for each token: the advantage of its turn if the loss mask is 1, else 0.

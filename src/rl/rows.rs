@@ -7,6 +7,7 @@ use super::mean_entropy::MeanEntropy;
 use super::options::AdvantageEstimator;
 use super::returns::{TurnReturn, row_returns};
 use super::row_index::RowIndex;
+use super::teacher::log_ratios;
 use super::{AdvantageOptions, GroupStats, RequestError, RewardSource};
 use crate::export::{Batch, Format};
 use crate::session::{Advantages, Row};
@@ -20,7 +21,8 @@ type Member = (usize, Option<f64>);
 /// # Errors
 ///
 /// The errors of [`AdvantageOptions::check`]; `invalid_parameter` if the format has no advantages, or if a row is in none of the requested
-/// groups; `not_found` for a requested sample without a row; `missing_reward` and `invalid_reward` as for `POST /v1/advantages`.
+/// groups; `not_found` for a requested sample without a row; `missing_reward`, `invalid_reward` and `missing_scores` as for
+/// `POST /v1/advantages`.
 pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOptions) -> Result<(), RequestError> {
     if !format.has_advantages() {
         let message = format!("{format} has no advantages; {} have", Format::names(Format::has_advantages));
@@ -28,6 +30,12 @@ pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOpti
     }
     options.check()?;
     let rows = &mut batch.rows;
+    if options.estimator == AdvantageEstimator::Distill {
+        if !options.groups.is_empty() {
+            return Err(RequestError::invalid("groups", "the advantages of distill do not depend on groups"));
+        }
+        return set_token_advantages(rows);
+    }
     let groups =
         if options.groups.is_empty() { by_first_prompt(rows, options.rewards)? } else { requested(rows, options)? };
     let entropies = entropies(rows, options);
@@ -90,6 +98,23 @@ fn set_turn_advantages(
     Ok(())
 }
 
+/// Gives each trained token the negative reverse KL divergence from the teacher whose scores the rows have.
+fn set_token_advantages(rows: &mut [Row]) -> Result<(), RequestError> {
+    for session in rows.chunk_by_mut(Row::shares_turns) {
+        let mut advantages: Vec<Option<Box<[f32]>>> = vec![None; session[0].turns().len()];
+        for row in &*session {
+            for turn in row.trained() {
+                let ratios = log_ratios(turn, row.scores(turn).map(|scores| &**scores));
+                let ratios = ratios.map_err(|problem| problem.of_turn(row.session(), turn.id))?;
+                advantages[turn.id as usize] = Some(ratios.into_iter().map(single).collect());
+            }
+        }
+        let advantages: Arc<[_]> = advantages.into();
+        session.iter_mut().for_each(|row| row.set_advantages(Advantages::Tokens(Arc::clone(&advantages)), false));
+    }
+    Ok(())
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "trainers keep advantages in float32")]
 fn single(advantage: f64) -> f32 {
     advantage as f32
@@ -97,7 +122,7 @@ fn single(advantage: f64) -> f32 {
 
 /// EGPO's `H` of each row; without an entropy for GRPO.
 fn entropies(rows: &[Row], options: &AdvantageOptions) -> Vec<MeanEntropy> {
-    if options.estimator == AdvantageEstimator::Grpo {
+    if options.estimator != AdvantageEstimator::Egpo {
         return vec![MeanEntropy::default(); rows.len()];
     }
     let sessions = rows.chunk_by(Row::shares_turns);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{AdvantageResponse, Request, SampleResponse, ThinkTokens, advantages};
+use super::{AdvantageResponse, Mismatch, RatioLimits, Request, SampleResponse, ThinkTokens, advantages, log_ratios};
+use crate::columns::{Column, NumberType, Shape};
 use crate::session::{EntropyMethod, Path, Step, Turn, TurnMetadata};
 
 pub(super) const START: u32 = 151_667;
@@ -35,8 +36,9 @@ pub(super) fn turn(prompt: &[u32], response: &[u32], entropy: &[f32]) -> Turn {
 /// A path of these turns, which are all trained.
 pub(super) fn path(session: &str, turns: Vec<Turn>) -> Path {
     let numbered = (0..).zip(turns);
-    let steps =
-        numbered.map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true, reward: None }).collect();
+    let steps = numbered
+        .map(|(id, turn)| Step { turn: Arc::new(Turn { id, ..turn }), trained: true, reward: None, scores: None })
+        .collect();
     Path::new(session.into(), 1, steps)
 }
 
@@ -89,9 +91,10 @@ fn worked_example_has_the_expected_advantages() {
     let answer = answer(&request(&body), &paths);
     let [sums, equal, alone] = &answer.groups[..] else { panic!("three groups") };
     // mean 1/2; std of 1, 0, 0, 1 is sqrt(4 * 0.25 / 3) = 0.57735027; |A| = 0.5 / 0.57735127 = 0.86602390
-    assert_eq!(sums.mean, 0.5);
-    assert!(is_close(sums.std, 0.577_350_269_189_625_8, 1e-15));
-    assert_eq!((equal.mean, equal.std, alone.mean, alone.std), (2.0, 0.0, 0.0, 1.0));
+    assert_eq!(sums.mean, Some(0.5));
+    assert!(is_close(sums.std.unwrap(), 0.577_350_269_189_625_8, 1e-15));
+    let stats = [equal.mean, equal.std, alone.mean, alone.std].map(Option::unwrap);
+    assert_eq!(stats, [2.0, 0.0, 0.0, 1.0]);
     let expected = [
         // H = (0.5 + 1) / 2 is clipped to |A|/2 = 0.43301195, and 0.4 of that is 0.17320478
         (0.866_023_903_787_036_7, Some(0.75), 1.039_228_684_544_444),
@@ -191,7 +194,7 @@ fn recorded(path: &Value) -> Path {
         let entropy: Vec<Option<f32>> = serde_json::from_value(step["entropy"].clone()).unwrap();
         let entropy: Vec<f32> = entropy.into_iter().map(|nats| nats.unwrap_or(f32::NAN)).collect();
         let turn = turn(&ids(&step["prompt"]), &ids(&step["response"]), &entropy);
-        Step { turn: Arc::new(turn), trained: step["trained"] == true, reward: number(&step["reward"]) }
+        Step { turn: Arc::new(turn), trained: step["trained"] == true, reward: number(&step["reward"]), scores: None }
     });
     let numbered = steps.zip(0..).map(|(mut step, id)| {
         Arc::make_mut(&mut step.turn).id = id;
@@ -219,7 +222,7 @@ fn advantages_equal_those_of_the_numpy_reference() {
         let groups = case["answer"].as_array().unwrap();
         assert_eq!(groups.len(), answer.groups.len());
         for (group, expected) in answer.groups.iter().zip(groups) {
-            assert!(same(Some(group.mean), &expected["mean"]) && same(Some(group.std), &expected["std"]), "{group:?}");
+            assert!(same(group.mean, &expected["mean"]) && same(group.std, &expected["std"]), "{group:?}");
             let expected = expected["samples"].as_array().unwrap();
             assert_eq!(group.samples.len(), expected.len());
             for (sample, expected) in group.samples.iter().zip(expected) {
@@ -239,7 +242,7 @@ fn advantages_of_turns_equal_those_of_the_numpy_reference() {
         let answer = answer(&request(&case["request"]), &paths);
         assert_eq!(answer.discount, case["request"]["discount"].as_f64());
         for (group, expected) in answer.groups.iter().zip(case["answer"].as_array().unwrap()) {
-            assert!(same(Some(group.mean), &expected["mean"]) && same(Some(group.std), &expected["std"]), "{group:?}");
+            assert!(same(group.mean, &expected["mean"]) && same(group.std, &expected["std"]), "{group:?}");
             for (sample, expected) in group.samples.iter().zip(expected["samples"].as_array().unwrap()) {
                 let (turns, expected) = (sample.turns.as_ref().unwrap(), expected.as_array().unwrap());
                 assert_eq!((turns.len(), sample.advantage), (expected.len(), None));
@@ -250,6 +253,51 @@ fn advantages_of_turns_equal_those_of_the_numpy_reference() {
                 }
                 check_tokens(sample, &paths);
             }
+        }
+    }
+}
+
+/// A step of the reference with the logprobs of student and teacher.
+fn scored(step: &Value) -> Step {
+    let floats = |name: &str| -> Vec<f32> { serde_json::from_value(step[name].clone()).unwrap() };
+    let ids = |name: &str| -> Vec<u32> { serde_json::from_value(step[name].clone()).unwrap() };
+    let response = ids("response");
+    let mut turn = turn(&ids("prompt"), &response, &vec![0.5; response.len()]);
+    turn.logprobs = floats("logprobs").into();
+    let column = Column {
+        name: "teacher_logprobs".into(),
+        number: NumberType::F32,
+        tokens: 0..i32::try_from(response.len()).unwrap(),
+        shape: Shape::Fixed(Box::default()),
+        data: floats("teacher").iter().flat_map(|nats| nats.to_le_bytes()).collect::<Vec<u8>>().into(),
+    };
+    Step { turn: Arc::new(turn), trained: step["trained"] == true, reward: None, scores: Some(Arc::new(column)) }
+}
+
+#[test]
+fn distillation_and_mismatch_equal_those_of_the_numpy_reference() {
+    let fixture: Value = serde_json::from_str(include_str!("../../tests/fixtures-rl/distill.json")).unwrap();
+    let cases = fixture["cases"].as_array().unwrap();
+    assert!(cases.len() >= 16, "the reference has cases");
+    let body = json!({
+        "groups": [{ "id": 1, "samples": [{ "session": "s" }] }], "estimator": "distill", "teacher": "t"
+    });
+    for case in cases {
+        let steps = case["steps"].as_array().unwrap().iter().map(scored).collect();
+        let path = Path { steps, ..path("s", Vec::new()) };
+        let answer = answer(&request(&body), std::slice::from_ref(&path));
+        let (group, sample) = (&answer.groups[0], &answer.groups[0].samples[0]);
+        assert_eq!((group.mean, group.std, sample.advantage), (None, None, None));
+        let expected: Vec<f64> = serde_json::from_value(case["advantages"].clone()).unwrap();
+        assert_eq!(sample.advantages, expected, "differences of float32 numbers are exact in float64");
+        assert!(same(sample.reverse_kl, &case["reverse_kl"]), "{:?}", sample.reverse_kl);
+        let number = |name: &str| case[name].as_f64().unwrap();
+        let limits = RatioLimits { cap: number("cap"), limit: number("limit") };
+        let trained = path.steps.iter().filter(|step| step.trained);
+        let ratios = trained.flat_map(|step| log_ratios(&step.turn, step.scores.as_deref()).unwrap());
+        let found = serde_json::to_value(Mismatch::new(&ratios.collect::<Vec<f64>>(), &limits)).unwrap();
+        for (name, value) in case["mismatch"].as_object().unwrap() {
+            assert!(same(found[name].as_f64(), value), "{name}: {} is not {value}", found[name]);
         }
     }
 }

@@ -26,7 +26,7 @@ const ENTROPY: ControlRoute =
     ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
 
 /// The routes below `/v1/`.
-pub(crate) static ROUTES: [ControlRoute; 13] = [
+pub(crate) static ROUTES: [ControlRoute; 14] = [
     ENTROPY,
     ControlRoute { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
@@ -45,6 +45,7 @@ pub(crate) static ROUTES: [ControlRoute; 13] = [
     },
     ControlRoute { pattern: "/v1/requests", methods: &[Method::GET], query: &["session", "limit", "recent"] },
     ControlRoute { pattern: "/v1/samples", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/teacher-scores", methods: &[Method::POST], query: &[] },
     ControlRoute { pattern: "/v1/advantages", methods: &[Method::POST], query: &[] },
     ControlRoute { pattern: "/v1/entropy", methods: &[Method::POST], query: &[] },
     ControlRoute { pattern: "/v1/policy", methods: &[Method::GET, Method::POST], query: &[] },

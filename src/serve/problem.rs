@@ -28,6 +28,9 @@ impl ErrorCode {
     pub(crate) const NO_SUCH_SESSION: Self = Self::new("no_such_session", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_VERSION: Self = Self::new("no_such_version", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_LEAF: Self = Self::new("no_such_leaf", StatusCode::NOT_FOUND);
+    pub(crate) const NO_SUCH_TEACHER: Self = Self::new("no_such_teacher", StatusCode::NOT_FOUND);
+    pub(crate) const TEACHER_MISMATCH: Self = Self::new("teacher_mismatch", StatusCode::CONFLICT);
+    pub(crate) const TEACHER_FAILED: Self = Self::new("teacher_failed", StatusCode::BAD_GATEWAY);
     pub(crate) const METHOD: Self = Self::new("method", StatusCode::METHOD_NOT_ALLOWED);
     pub(crate) const SLOW: Self = Self::new("slow", StatusCode::REQUEST_TIMEOUT);
     pub(crate) const FROZEN: Self = Self::new("frozen", StatusCode::CONFLICT);

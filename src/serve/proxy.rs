@@ -1,5 +1,6 @@
 //! The parts of a running proxy, which the routes of both ports and the tasks share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -26,6 +27,8 @@ pub struct Proxy {
     pub config: Arc<Config>,
     /// The HTTP client of the upstream.
     pub client: Client,
+    /// The HTTP clients of the teachers, by name.
+    pub teachers: BTreeMap<String, Client>,
     /// The engines that run the requests to the upstream.
     pub engines: Engines,
     /// All metrics.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Turn;
+use crate::columns::Column;
 
 /// One row of an export.
 #[derive(Debug, Clone)]
@@ -39,15 +40,30 @@ pub enum Advantages {
     Path(f32),
     /// One for each turn of the session, by its number, with NaN for a turn that no row of the export trains.
     Turns(Arc<[f32]>),
+    /// One for each sampled token of each turn of the session, by its number; none for a turn that no row of the export trains.
+    Tokens(Arc<[Option<Box<[f32]>>]>),
+}
+
+/// The advantages of the sampled tokens of a turn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TokenAdvantages<'a> {
+    /// The same for all tokens.
+    Same(f32),
+    /// One for each token.
+    Each(&'a [f32]),
 }
 
 impl Advantages {
-    /// The advantage of the tokens of a trained turn.
+    /// The advantages of the tokens of a trained turn.
     #[must_use]
-    pub fn of(&self, turn: &Turn) -> f32 {
+    pub fn of(&self, turn: &Turn) -> TokenAdvantages<'_> {
         match self {
-            Self::Path(advantage) => *advantage,
-            Self::Turns(advantages) => advantages[turn.id as usize],
+            Self::Path(advantage) => TokenAdvantages::Same(*advantage),
+            Self::Turns(advantages) => TokenAdvantages::Same(advantages[turn.id as usize]),
+            Self::Tokens(advantages) => {
+                let of_turn = advantages[turn.id as usize].as_deref();
+                TokenAdvantages::Each(of_turn.expect("a row trains turns that have advantages"))
+            }
         }
     }
 }
@@ -69,6 +85,8 @@ pub struct Step {
     pub trained: bool,
     /// The reward of the turn: a number or an object.
     pub reward: Option<Arc<serde_json::Value>>,
+    /// The logprobs of its sampled tokens by the teacher that the reader asked for.
+    pub scores: Option<Arc<Column>>,
 }
 
 /// Consecutive tokens of one kind.

@@ -129,6 +129,7 @@ impl Session {
             Change::Reward { scope, reward, version } => {
                 return state.reward(Reward { version, scope, value: reward });
             }
+            Change::Scored(scores) => return state.score(scores),
             Change::Freeze { turns } => {
                 state.fill(self.birth, turns);
                 // concurrent freezes may be in the log in the reverse order

@@ -1,6 +1,7 @@
 //! A session at one moment, to be read without locking it.
 
 mod row;
+mod scored;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +11,7 @@ use serde_json::Value;
 use super::state::{PER_LOCK, Session, SessionError};
 use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
 use super::{Path, RewardScope, Turn, TurnSelection};
+use crate::columns::Column;
 pub use row::{ExcludedLeaf, Row};
 
 /// A version of a session. It shares its turns with the session and is shared by all rows of an export.
@@ -30,6 +32,8 @@ pub struct Snapshot {
     rewards: HashMap<RewardScope, Arc<Value>>,
     /// The last reward of each turn that has one.
     turn_rewards: HashMap<u32, Arc<Value>>,
+    /// The logprobs of the teacher that the reader asked for, by turn.
+    scores: HashMap<u32, Arc<Column>>,
     lineages: OnceLock<Box<[Lineage]>>,
 }
 
@@ -96,6 +100,7 @@ impl Session {
                 trained: TrainedTurns::new(&[], selection),
                 rewards: HashMap::new(),
                 turn_rewards: HashMap::new(),
+                scores: HashMap::new(),
                 lineages: OnceLock::new(),
             };
             (snapshot, count)
@@ -208,6 +213,16 @@ impl Snapshot {
         self.turn_rewards.get(&turn)
     }
 
+    /// The same with the scores of a teacher.
+    pub(super) fn with_scores(&self, scores: HashMap<u32, Arc<Column>>) -> Arc<Self> {
+        Arc::new(Self { scores, ..self.clone() })
+    }
+
+    /// The scores of a turn.
+    pub(super) fn scores(&self, turn: u32) -> Option<&Arc<Column>> {
+        self.scores.get(&turn)
+    }
+
     /// Whether a turn has a reward.
     pub(super) fn has_turn_rewards(&self) -> bool {
         !self.turn_rewards.is_empty()
@@ -293,6 +308,7 @@ impl Snapshot {
             turns,
             rewards,
             turn_rewards,
+            scores: HashMap::new(),
             lineages: OnceLock::new(),
         })
     }

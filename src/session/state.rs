@@ -11,10 +11,12 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::ledger::{Change, Record};
+use super::scores::SessionScores;
 use super::turn::Draft;
 use super::view::upwards;
 use super::{
-    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Turn, TurnKey, Uid,
+    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Turn, TurnKey,
+    Uid,
 };
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
@@ -55,6 +57,7 @@ pub(super) struct State {
     /// The number of turns of each frozen version.
     pub(super) frozen: Vec<u32>,
     pub(super) rewards: Rewards,
+    pub(super) scores: SessionScores,
     /// The version that was open when a generation was not recorded.
     pub(super) incomplete: Option<u32>,
     /// A call was marked as the last.
@@ -141,6 +144,14 @@ impl State {
     pub(super) fn reward(&mut self, reward: Reward) -> i64 {
         let new = reward.bytes();
         let before = self.rewards.set(reward).map_or(0, |before| before.bytes());
+        self.bytes = (self.bytes + new).saturating_sub(before);
+        i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
+    }
+
+    /// Sets the scores of a turn by a teacher. Returns the bytes by which the session grows.
+    pub(super) fn score(&mut self, scores: Arc<Scores>) -> i64 {
+        let new = scores.bytes();
+        let before = self.scores.set(scores).map_or(0, |before| before.bytes());
         self.bytes = (self.bytes + new).saturating_sub(before);
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }

@@ -77,6 +77,7 @@ mod step_rewards;
 mod streams;
 mod support;
 mod targets;
+mod teacher;
 mod terminal;
 mod thought;
 mod tls;

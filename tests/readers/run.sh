@@ -37,6 +37,7 @@ table=''
 step selftest "$python" "$here/selftest.py"
 step egpo_reference "$python" "$here/egpo_reference.py" --check
 step steps_reference "$python" "$here/steps_reference.py" --check
+step distill_reference "$python" "$here/distill_reference.py" --check
 
 "$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --think-tokens "$start,$end" >"$work/demo" 2>&1 &
 demo=$!

@@ -83,6 +83,14 @@ def test_set_policy_names_the_policy(do: Either, demo: Demo, session: str) -> No
     assert [(span["epoch"], span["version"]) for span in path["policy"]] == [(before + 1, version)]
 
 
+def test_own_engine_scores_its_tokens(do: Either, demo: Demo, session: str) -> None:
+    sampling = {"max_new_tokens": 4, "temperature": 1.0, "ignore_eos": True}
+    do(demo, "generate", "a", session=session, sampling_params=sampling)
+    found = do(demo, "teacher_scores", "self", [session])
+    assert found["mismatch"]["tokens"] == 4
+    assert found["mismatch"]["max"] < 1e-5
+
+
 def test_advantages_match_the_formulas(do: Either, demo: Demo, session: str) -> None:
     rewards = [1.0, 0.0, 0.25]
     names = [f"{session}-{at}" for at in range(3)]

@@ -212,6 +212,10 @@ class AsyncClient:
         """See `Client.advantages`."""
         return await self.send(routes.advantages(groups, estimator, options))
 
+    async def teacher_scores(self, teacher: str, sessions: Sequence[str] = (), **options: object) -> Json:
+        """See `Client.teacher_scores`."""
+        return await self.send(routes.teacher_scores(teacher, sessions, options))
+
     async def policy(self) -> Json:
         """See `Client.policy`."""
         return await self.send(routes.policy())

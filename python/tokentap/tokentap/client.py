@@ -228,16 +228,23 @@ class Client:
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies`, `text`, `classes`, `train_resumed` and
+        `max_response_length`, `include_branches`, `entropies`, `text`, `classes`, `train_resumed`, `scores` and
         `advantages`, a mapping with the options of `advantages()`: `groups`, `estimator`, `lambda`, ..."""
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
         """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the
         stored rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
-        `rewards` ("path" or "turns"), `discount`, `think_start`, `think_end`, `version`, `classes`, `train_resumed`
-        and `high_entropy_threshold`."""
+        `rewards` ("path" or "turns"), `discount`, `teacher`, `think_start`, `think_end`, `version`, `classes`,
+        `train_resumed` and `high_entropy_threshold`."""
         return self.send(routes.advantages(groups, estimator, options))
+
+    def teacher_scores(self, teacher: str, sessions: Sequence[str] = (), **options: object) -> Json:
+        """Has a teacher score sessions, and returns the `mismatch` of both policies in all and in each of `rows`.
+
+        `teacher` is a name of `--teacher`, or "self" for the upstream; `options` are `rows`, `version`, `classes`,
+        `train_resumed`, `again`, `cap`, `limit` and `weights`."""
+        return self.send(routes.teacher_scores(teacher, sessions, options))
 
     def policy(self) -> Json:
         """The `epoch`, the engine's `weight_version`, the trainer's `version`, and whether weights are `updating`."""

@@ -171,6 +171,12 @@ def advantages(groups: Sequence[Mapping[str, object]], estimator: str, options: 
     return Call("POST", target("v1", "advantages"), Reply.json, body)
 
 
+def teacher_scores(teacher: str, sessions: Sequence[str], options: Mapping[str, object]) -> Call[Json]:
+    """`POST /v1/teacher-scores`."""
+    body = encoded({"teacher": teacher, "sessions": list(sessions), **options})
+    return Call("POST", target("v1", "teacher-scores"), Reply.json, body)
+
+
 def policy() -> Call[Json]:
     """`GET /v1/policy`."""
     return Call("GET", target("v1", "policy"), Reply.json)

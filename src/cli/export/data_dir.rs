@@ -42,21 +42,24 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
         annotate: Some(Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))),
         ..Batch::default()
     };
+    let options = args.advantages.as_deref().map(serde_json::from_str::<AdvantageOptions>).transpose();
+    let mut options = options.map_err(|error| format!("--advantages: {error}"))?;
+    let of_advantages = options.as_ref().and_then(|options| options.teacher.clone());
+    let teacher = rl::one_teacher(args.scores.as_deref(), of_advantages.as_deref())?;
     for session in &sessions {
-        let snapshot = session
+        let mut snapshot = session
             .snapshot_of(args.version, selection)
             .map_err(|error| format!("session {:?}: {error}", session.id))?;
+        if let Some(teacher) = teacher {
+            snapshot = session.scored(&snapshot, teacher);
+        }
         let (mut rows, mut refused) = snapshot.rows(!args.no_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);
     }
-    if let Some(options) = &args.advantages {
-        let added = serde_json::from_str::<AdvantageOptions>(options).map_err(|error| error.to_string());
-        let added = added.and_then(|mut options| {
-            options.set_default_think_tokens(tokens);
-            rl::add_advantages(&mut batch, args.format, &options).map_err(|error| error.to_string())
-        });
-        added.map_err(|error| format!("--advantages: {error}"))?;
+    if let Some(options) = &mut options {
+        options.set_default_think_tokens(tokens);
+        rl::add_advantages(&mut batch, args.format, options).map_err(|error| format!("--advantages: {error}"))?;
     }
     let export = args.format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let summary = ExportSummary::new(sessions.len(), &export.tally);

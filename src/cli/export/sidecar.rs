@@ -110,6 +110,9 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, Strin
     if !args.classes.is_empty() {
         body["classes"] = json!(args.classes);
     }
+    if let Some(scores) = &args.scores {
+        body["scores"] = scores.as_str().into();
+    }
     if args.train_resumed {
         body["train_resumed"] = true.into();
     }

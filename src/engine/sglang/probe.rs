@@ -120,6 +120,17 @@ impl Probe {
         Ok((found, is_router))
     }
 
+    /// Reads the size of the vocabulary from the engine, unless `found` has it.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the upstream stops answering.
+    pub(crate) async fn with_vocabulary(&self, mut found: Capabilities) -> Result<Capabilities, ProbeError> {
+        if found.vocab_size.is_none() {
+            self.vocabulary(&mut found).await?;
+        }
+        Ok(found)
+    }
+
     /// Probes by generating: vocabulary, flat form, temperature of logprobs. Waits while the engine is paused.
     ///
     /// # Errors

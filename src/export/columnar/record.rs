@@ -19,7 +19,9 @@ use super::{ComputedColumns, SCHEMA_VERSION};
 use crate::export::per_token::{self, PerToken, numbers};
 use crate::export::text::{Text, string_len};
 use crate::export::{Decoder, PathColumn, entry, facts};
-use crate::session::{AdapterSpan, Fault, Labels, Path, SamplingSources, Segment, Span, Step, TurnMetadata};
+use crate::session::{
+    AdapterSpan, Fault, Labels, Path, SamplingSources, Segment, Span, Step, TokenAdvantages, TurnMetadata,
+};
 
 /// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
 /// largest extras that trainers use, take 2 KB per sampled token and per prompt token.
@@ -107,8 +109,11 @@ fn advantages(rows: &[Path]) -> ListArray {
         let advantages = row.marks.advantages.as_ref();
         lengths.push(if advantages.is_some() { row.len() } else { 0 });
         for segment in advantages.iter().flat_map(|_| row.segments()) {
-            let advantage = advantages.filter(|_| segment.trained).map_or(0.0, |all| all.of(segment.turn));
-            items.append_value_n(advantage, segment.ids.len());
+            match advantages.filter(|_| segment.trained).map(|all| all.of(segment.turn)) {
+                None => items.append_value_n(0.0, segment.ids.len()),
+                Some(TokenAdvantages::Same(advantage)) => items.append_value_n(advantage, segment.ids.len()),
+                Some(TokenAdvantages::Each(advantages)) => items.append_slice(advantages),
+            }
         }
     }
     let items = items.finish();

@@ -9,6 +9,7 @@ mod query;
 mod running;
 pub(crate) mod samples;
 pub(crate) mod sessions;
+mod teacher_scores;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -74,6 +75,11 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         ["policy"] if request.method() == Method::POST => policy::name(proxy, decode_body(proxy, request).await?).await,
         ["policy"] => Ok(policy::show(proxy)),
         ["entropy"] => entropy::measure(proxy, request).await,
+        ["teacher-scores"] => {
+            let request: teacher_scores::ScoreRequest = decode_body(proxy, request).await?;
+            proxy.sessions.refresh(teacher_scores::names(&request)).await?;
+            teacher_scores::score(proxy, request).await
+        }
         ["samples"] => {
             let request: SamplesRequest = decode_body(proxy, request).await?;
             proxy.sessions.refresh(&request.sessions).await?;

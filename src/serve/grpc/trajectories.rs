@@ -105,6 +105,7 @@ impl Trajectories for TrajectoriesService {
             classes: message.classes,
             train_resumed: message.train_resumed,
             advantages,
+            scores: None,
         };
         let proxy = Arc::clone(&self.0);
         self.refresh(&request.sessions).await?;
@@ -133,7 +134,7 @@ impl Trajectories for TrajectoriesService {
         self.refresh(&sessions).await?;
         let settled = offload_export(move || {
             let selection = samples::selection(&classes, train_resumed)?;
-            let batch = samples::batch(&proxy, &sessions, version, !no_branches, selection)?;
+            let batch = samples::batch(&proxy, &sessions, version, !no_branches, selection, None)?;
             Ok::<_, Problem>(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await?;

@@ -14,7 +14,7 @@ use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{Column, NumberType, Shape};
-use crate::session::{MOST_TURNS, RewardScope, Turn, Uid, is_name};
+use crate::session::{MOST_TURNS, RewardScope, Scores, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
 pub const SCHEMA: u64 = 5;
@@ -78,6 +78,8 @@ pub enum Change {
         /// Its position in the order of all finished paths.
         number: u64,
     },
+    /// A teacher has scored a turn.
+    Scored(Arc<Scores>),
 }
 
 /// The part of a record before the token columns.
@@ -152,6 +154,7 @@ impl Record {
         let own = size_of::<Self>() as u64;
         match &self.change {
             Change::Turn(turn) => own + turn.bytes(),
+            Change::Scored(scores) => own + scores.bytes(),
             // values are small, and measuring one would mean a walk over it
             _ => own + 256,
         }
@@ -164,6 +167,7 @@ impl Record {
             Change::Turn(turn) => turn.id < MOST_TURNS,
             Change::Reward { scope, .. } => scope.turn().is_none_or(|turn| turn < MOST_TURNS),
             Change::ResponseDeleted { turn } => *turn < MOST_TURNS,
+            Change::Scored(scores) => scores.turn < MOST_TURNS,
             Change::Freeze { turns } => *turns <= MOST_TURNS,
             Change::Finished { leaf, turns, .. } => leaf < turns && *turns <= MOST_TURNS,
             _ => true,
@@ -530,6 +534,11 @@ mod tests {
             any::<u64>().prop_map(|created_ms| Change::Begin { created_ms }),
             any::<u32>().prop_map(|turns| Change::Freeze { turns }),
             any::<u32>().prop_map(|turn| Change::ResponseDeleted { turn }),
+            (any::<u32>(), text(), prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..20)).prop_map(
+                |(turn, teacher, logprobs)| {
+                    Change::Scored(Arc::new(Scores { turn, teacher: teacher.into(), logprobs: logprobs.into() }))
+                }
+            ),
             (any::<[u32; 2]>(), any::<u64>()).prop_map(|([leaf, turns], number)| Change::Finished {
                 leaf,
                 turns,

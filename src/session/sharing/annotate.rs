@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Sharing;
 use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
+use crate::session::scores::TurnScores;
 use crate::session::state::{Frozen, Session, SessionError};
 use crate::session::view::published_leaves;
 use crate::session::{RewardTarget, Turn, Uid};
@@ -63,6 +64,21 @@ impl Sharing {
             }
             let (reward, version) = (Arc::clone(&reward), state.rewarded_version(scope)?);
             let records = vec![session.record(Change::Reward { scope, reward, version })];
+            Ok(ChangePlan { records, finished: Vec::new(), result: () })
+        };
+        self.change(name, true, plan).await
+    }
+
+    /// Adds the scores of turns by a teacher, in one append.
+    ///
+    /// # Errors
+    /// When the session was removed or lacks a turn, or the ledger did not confirm the scores.
+    pub(in crate::session) async fn score(&self, name: &Arc<str>, scores: &TurnScores) -> Result<(), SessionError> {
+        let plan = |session: &Arc<Session>, _: u64| {
+            let state = session.state();
+            let numbered = scores.numbered(state.forest.turns()).ok_or(SessionError::NoTurn)?;
+            let record = |scores| session.record(Change::Scored(Arc::new(scores)));
+            let records = numbered.into_iter().map(record).collect();
             Ok(ChangePlan { records, finished: Vec::new(), result: () })
         };
         self.change(name, true, plan).await

@@ -129,6 +129,7 @@ impl Session {
             let (scope, version, reward) = (reward.scope, reward.version, Arc::clone(&reward.value));
             (None, Change::Reward { scope, reward, version })
         }));
+        changes.extend(state.scores.all().map(|scores| (None, Change::Scored(Arc::clone(scores)))));
         let mut deleted: Vec<u32> = state.deleted_responses.iter().copied().collect();
         deleted.sort_unstable();
         changes.extend(deleted.into_iter().map(|turn| (None, Change::ResponseDeleted { turn })));

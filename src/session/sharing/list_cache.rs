@@ -239,6 +239,7 @@ fn is_next(session: &Session, change: &Change) -> bool {
         Change::Freeze { turns: frozen } => *frozen <= turns,
         Change::Reward { scope, .. } => scope.turn().is_none_or(|turn| turn < turns),
         Change::ResponseDeleted { turn } => *turn < turns,
+        Change::Scored(scores) => scores.turn < turns,
         Change::Finished { leaf, turns: counted, .. } => leaf < counted && *counted <= turns,
         _ => true,
     }

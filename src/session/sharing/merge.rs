@@ -13,9 +13,9 @@ use super::list_cache::{CachedEntry, ListCache, entry};
 use super::missing::{Missing, MissingChange};
 use super::spill::is_only_logged;
 use super::{Line, Outdated, Sharing};
-use crate::session::Uid;
 use crate::session::ledger::{Change, Entry, LedgerError, LogRecord, Position, ProcessRecord, Record};
 use crate::session::state::Session;
+use crate::session::{Scores, Uid};
 
 /// Entries that are appended again in one step.
 const STEP: usize = 64;
@@ -303,6 +303,9 @@ impl Sharing {
             }
             MissingChange::Incomplete => Change::Incomplete,
             MissingChange::ResponseDeleted(uid) => Change::ResponseDeleted { turn: id(*uid)? },
+            MissingChange::Scored(uid, scores) => {
+                Change::Scored(Arc::new(Scores { turn: id(*uid)?, ..Scores::clone(scores) }))
+            }
             MissingChange::Finished(uid) => {
                 let (leaf, turns) = (id(*uid)?, state.forest.next_id());
                 if publication.has(leaf) {

@@ -11,7 +11,7 @@ use super::list_cache::CachedChange;
 use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
-use crate::session::{Cause, Draft, RewardScope, Turn, TurnMetadata, Uid};
+use crate::session::{Cause, Draft, RewardScope, Scores, Turn, TurnMetadata, Uid};
 
 /// A missing change.
 #[derive(Debug)]
@@ -45,6 +45,7 @@ pub(super) enum MissingChange {
     Reward { scope: RewardScope<Uid>, value: Arc<serde_json::Value> },
     Incomplete,
     ResponseDeleted(Uid),
+    Scored(Uid, Arc<Scores>),
     Finished(Uid),
 }
 
@@ -53,6 +54,7 @@ impl Missing {
     pub(super) fn new(uid: Uid, at: Instant, change: MissingChange, sum: &Arc<AtomicU64>) -> Self {
         let own = match &change {
             MissingChange::Turn(draft) => draft.bytes(),
+            MissingChange::Scored(_, scores) => scores.bytes(),
             _ => 0,
         };
         let bytes = size_of::<Self>() as u64 + own;
@@ -82,6 +84,7 @@ impl Sharing {
                 }
                 Change::Incomplete => MissingChange::Incomplete,
                 Change::ResponseDeleted { turn } => MissingChange::ResponseDeleted(uid(*turn)?),
+                Change::Scored(scores) => MissingChange::Scored(uid(scores.turn)?, Arc::clone(scores)),
                 Change::Finished { leaf, .. } => MissingChange::Finished(uid(*leaf)?),
                 Change::Healed => MissingChange::Healed,
                 _ => return None,

@@ -1,10 +1,12 @@
 //! A row of an export, without a list of its turns.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::columns::Column;
 use crate::session::view::upwards;
 use crate::session::{Advantages, ExportMarks, Path, Segment, Snapshot, Step, Turn};
 
@@ -47,6 +49,18 @@ impl Row {
         let narrowed = rows.first().and_then(|row| row.snapshot.without_resumed(is_context)).map(Arc::new);
         let Some(snapshot) = narrowed else { return Cow::Borrowed(rows) };
         rows.iter().map(|row| Self { snapshot: Arc::clone(&snapshot), ..row.clone() }).collect()
+    }
+
+    /// Rows of one session with the scores of a teacher.
+    pub(in crate::session) fn with_scores(rows: &[Self], scores: HashMap<u32, Arc<Column>>) -> Vec<Self> {
+        let Some(snapshot) = rows.first().map(|row| row.snapshot.with_scores(scores)) else { return Vec::new() };
+        rows.iter().map(|row| Self { snapshot: Arc::clone(&snapshot), ..row.clone() }).collect()
+    }
+
+    /// The teacher's logprobs of a turn of the session.
+    #[must_use]
+    pub fn scores(&self, turn: &Turn) -> Option<&Arc<Column>> {
+        self.snapshot.scores(turn.id)
     }
 
     /// Sets the advantages of the trained tokens, and whether the entropy that shapes them lacks that of a token.
@@ -173,6 +187,7 @@ impl Row {
             turn: Arc::clone(turn),
             trained: self.trains(turn),
             reward: self.turn_reward(turn).cloned(),
+            scores: self.snapshot.scores(turn.id).cloned(),
         };
         let mut steps: Vec<Step> = self.upwards().map(step).collect();
         steps.reverse();

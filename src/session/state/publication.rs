@@ -93,7 +93,7 @@ impl Session {
             let trained = is_own && classes.contains(turn.request_class());
             is_excluded |= is_own && !trained;
             let reward = self.state().rewards.last_of_turn(path.version, turn.id);
-            Step { turn, trained, reward }
+            Step { turn, trained, reward, scores: None }
         };
         path.steps = self.path(finished.leaf).into_iter().map(step).collect();
         if is_excluded && !path.steps.iter().any(|step| step.trained) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Store;
 use crate::session::ledger::{Ack, Change};
 use crate::session::state::{Frozen, Session, SessionError};
-use crate::session::{Reward, RewardScope};
+use crate::session::{Reward, RewardScope, Scores};
 
 impl Store {
     /// Freezes a session. Without changes since the last frozen version it has no effect. Returns the last frozen version, and an ack that
@@ -62,6 +62,30 @@ impl Store {
             let bytes = state.reward(Reward { version, scope, value: Arc::clone(&reward) });
             (bytes, self.log.append(session.record(Change::Reward { scope, reward, version })))
         };
+        self.order().change(bytes);
+        Ok(ack)
+    }
+
+    /// Adds the scores of turns, also of a frozen session: they are no part of its versions. They replace earlier ones.
+    ///
+    /// # Errors
+    /// [`SessionError::EvictedSession`], [`SessionError::NoTurn`].
+    pub(in crate::session) fn score(&self, session: &Session, scores: Vec<Scores>) -> Result<Ack, SessionError> {
+        let (mut bytes, mut ack) = (0, Ack::done());
+        {
+            let mut state = session.state();
+            if state.removed {
+                return Err(SessionError::EvictedSession);
+            }
+            if scores.iter().any(|scores| scores.turn >= state.forest.next_id()) {
+                return Err(SessionError::NoTurn);
+            }
+            for scores in scores.into_iter().map(Arc::new) {
+                bytes += state.score(Arc::clone(&scores));
+                // the log writes records in order, so the last one is written after the others
+                ack = self.log.append(session.record(Change::Scored(scores)));
+            }
+        }
         self.order().change(bytes);
         Ok(ack)
     }

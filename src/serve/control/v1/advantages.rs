@@ -28,8 +28,13 @@ pub(super) fn compute(proxy: &Proxy, request: &Request) -> Result<Response<Body>
     let selection = selection(&request.classes, request.train_resumed)?;
     let (mut rows, mut read) = (Vec::new(), BTreeSet::new());
     for id in names(request).filter(|id| read.insert(*id)) {
-        let snapshot = find(proxy, id)?.snapshot_of(request.version, selection);
-        rows.append(&mut snapshot.map_err(|error| Problem::session(id, error))?.rows(true).0);
+        let session = find(proxy, id)?;
+        let snapshot = session.snapshot_of(request.version, selection);
+        let mut snapshot = snapshot.map_err(|error| Problem::session(id, error))?;
+        if let Some(teacher) = &request.options.teacher {
+            snapshot = session.scored(&snapshot, teacher);
+        }
+        rows.append(&mut snapshot.rows(true).0);
     }
     let mut index = RowIndex::new(&rows);
     let computed = rl::advantages(request, |id, leaf| Ok(rows[index.take(id, leaf)?].path()))?;

@@ -62,6 +62,19 @@ pub(crate) struct SamplesRequest {
     pub train_resumed: bool,
     /// How the advantages of the rows are computed; without it the rows have none.
     pub advantages: Option<AdvantageOptions>,
+    /// The teacher whose logprobs the rows have as a token column; without it they have none.
+    pub scores: Option<String>,
+}
+
+impl SamplesRequest {
+    /// The teacher whose scores the rows have: that of `scores`, or of advantages that need one.
+    ///
+    /// # Errors
+    /// When both are given and differ.
+    fn teacher(&self) -> Result<Option<&str>, Problem> {
+        let of_advantages = self.advantages.as_ref().and_then(|options| options.teacher.as_deref());
+        rl::one_teacher(self.scores.as_deref(), of_advantages).map_err(Problem::bad_request)
+    }
 }
 
 fn yes() -> bool {
@@ -94,6 +107,7 @@ pub(crate) fn batch(
     version: Option<u32>,
     include_branches: bool,
     selection: TurnSelection,
+    teacher: Option<&str>,
 ) -> Result<Batch, Problem> {
     let mut batch = Batch { annotate: Some(annotate(proxy)), ..Batch::default() };
     let mut unique = std::collections::HashSet::new();
@@ -101,8 +115,12 @@ pub(crate) fn batch(
         if !unique.insert(id) {
             return Err(Problem::bad_request(format!("sessions: {id:?} is listed twice")));
         }
-        let snapshot = find(proxy, id)?.snapshot_of(version, selection);
-        let snapshot = snapshot.map_err(|error| Problem::session(id, error))?;
+        let session = find(proxy, id)?;
+        let snapshot = session.snapshot_of(version, selection);
+        let mut snapshot = snapshot.map_err(|error| Problem::session(id, error))?;
+        if let Some(teacher) = teacher {
+            snapshot = session.scored(&snapshot, teacher);
+        }
         let (mut rows, mut out) = snapshot.rows(include_branches);
         batch.rows.append(&mut rows);
         batch.refused.append(&mut out);
@@ -135,7 +153,10 @@ pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, 
     }
     let selection = selection(&request.classes, request.train_resumed)?;
     let decoder = request.text.then(|| decoder(proxy)).transpose()?;
-    let mut batch = batch(proxy, &request.sessions, request.version, request.include_branches, selection)?;
+    let mut batch = {
+        let (teacher, branches) = (request.teacher()?, request.include_branches);
+        batch(proxy, &request.sessions, request.version, branches, selection, teacher)?
+    };
     batch.shape = Shape {
         pad_token_id: request.pad_token_id,
         max_prompt_length: request.max_prompt_length,

@@ -599,7 +599,7 @@ pub struct Sample {
     /// Warnings about the row for trainers.
     #[prost(string, repeated, tag = "11")]
     pub flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The trainer's reward of the leaf or of its session: the text of a JSON number or object.
+    /// The trainer's reward of the path or of its session: the text of a JSON number or object.
     #[prost(string, optional, tag = "12")]
     pub reward: ::core::option::Option<::prost::alloc::string::String>,
     /// The turns of the path, the root first. Their policy spans are only in `policy`.

@@ -1,0 +1,69 @@
+//! `tokentap score`: has a teacher score the recorded sessions of a running tokentap.
+
+use serde_json::{Value, json};
+
+use crate::cli::control::{ControlClient, percent_encoded};
+use crate::cli::progress::Progress;
+use crate::config::ScoreArgs;
+
+/// Sessions of one request. The teacher is asked for several of their paths at once, and the bar moves after each request.
+const BATCH: usize = 32;
+
+/// The sessions of a page of the list.
+const PAGE: usize = 1000;
+
+/// Scores the sessions and prints the mismatch of all as a line of JSON. Paths that have scores are not sent again, so a command that was
+/// interrupted continues.
+///
+/// # Errors
+/// A line for the user.
+pub async fn run(args: &ScoreArgs) -> Result<(), String> {
+    let client = ControlClient::try_new(&args.port)?;
+    let sessions = if args.session.is_empty() { sessions(&client).await? } else { args.session.clone() };
+    let progress = Progress::sessions("scoring", sessions.len());
+    let (mut scored, mut skipped) = (0, 0);
+    for batch in sessions.chunks(BATCH) {
+        let reply = score(&client, args, batch, args.again).await?;
+        for row in reply["rows"].as_array().into_iter().flatten() {
+            scored += row["scored"].as_u64().unwrap_or(0);
+            skipped += row["skipped"].as_u64().unwrap_or(0);
+        }
+        progress.add(batch.len());
+    }
+    progress.clear();
+    // all of them have scores now, so nothing is sent to the teacher
+    let all = score(&client, args, &sessions, false).await?;
+    crate::cli::print(&format!("{}\n", all["mismatch"]));
+    eprintln!("tokentap: {} scored {scored} tokens of {} sessions; {skipped} had scores", args.teacher, sessions.len());
+    Ok(())
+}
+
+async fn score(client: &ControlClient, args: &ScoreArgs, sessions: &[String], again: bool) -> Result<Value, String> {
+    let mut body = json!({"teacher": args.teacher, "sessions": sessions, "again": again, "classes": args.classes});
+    if let Some(version) = args.version {
+        body["version"] = version.into();
+    }
+    let reply = client.post("/v1/teacher-scores", body.to_string()).await?;
+    let bytes = client.body(reply).await?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("{}: /v1/teacher-scores: {error}", client.url()))
+}
+
+/// The names of all sessions. A session that is used meanwhile may be listed twice.
+async fn sessions(client: &ControlClient) -> Result<Vec<String>, String> {
+    let (mut names, mut after) = (std::collections::BTreeSet::new(), None::<String>);
+    loop {
+        let from = after.as_deref().map(|after| format!("&after={}", percent_encoded(after))).unwrap_or_default();
+        let page: Value = client.get(&format!("/v1/sessions?limit={PAGE}{from}")).await?;
+        let listed = page["sessions"].as_array().into_iter().flatten();
+        names.extend(listed.filter_map(|entry| entry["session"].as_str().map(str::to_owned)));
+        let next = match &page["next"] {
+            Value::Null => return Ok(names.into_iter().collect()),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        if after.as_ref() == Some(&next) {
+            return Err(format!("{}: the list of sessions does not end", client.url()));
+        }
+        after = Some(next);
+    }
+}

@@ -1,0 +1,85 @@
+//! `--teacher`: the engines that score recorded tokens.
+
+use super::Secret;
+
+/// A teacher's engine.
+#[derive(Debug, Clone)]
+pub struct Teacher {
+    /// Its name in requests and in recorded scores.
+    pub name: String,
+    /// Its URL, `http://HOST:PORT`.
+    pub url: String,
+    /// The key of its engine.
+    pub key: Option<Secret>,
+}
+
+/// The name of the upstream as a teacher.
+pub const SELF: &str = "self";
+
+/// Parses the items of the setting: `NAME=URL`, each followed by `key=@FILE` if the engine wants a key. A key itself is refused, because
+/// `tokentap config` and the list of processes would show it.
+///
+/// # Errors
+/// Error message if an item has another form, or a name is not usable or occurs twice.
+pub(super) fn parse(items: &[String]) -> Result<Vec<Teacher>, String> {
+    let mut teachers: Vec<Teacher> = Vec::new();
+    for item in items {
+        let form = || format!("--teacher: {item:?} is not NAME=URL or key=@FILE");
+        let (name, value) = item.split_once('=').ok_or_else(form)?;
+        if name == "key" {
+            let last =
+                teachers.last_mut().ok_or_else(|| "--teacher: key= follows the teacher that it is for".to_owned())?;
+            if !value.starts_with('@') {
+                return Err(format!("--teacher: the key of {} is given as key=@FILE", last.name));
+            }
+            last.key = Some(Secret::parse(value).map_err(|error| format!("--teacher: key of {}: {error}", last.name))?);
+            continue;
+        }
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) || name == SELF {
+            return Err(format!(
+                "--teacher: {name:?} cannot be a name: it is at most 64 of A-Z a-z 0-9 . _ -, and not self"
+            ));
+        }
+        if teachers.iter().any(|known| known.name == name) {
+            return Err(format!("--teacher: {name} is given twice"));
+        }
+        teachers.push(Teacher { name: name.to_owned(), url: value.to_owned(), key: None });
+    }
+    Ok(teachers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(items: &[&str]) -> Result<Vec<(String, String, bool)>, String> {
+        let items: Vec<String> = items.iter().map(|item| (*item).to_owned()).collect();
+        let teachers = parse(&items)?;
+        Ok(teachers.into_iter().map(|teacher| (teacher.name, teacher.url, teacher.key.is_some())).collect())
+    }
+
+    #[test]
+    fn key_belongs_to_the_teacher_before_it() {
+        let found = parsed(&["a=http://x:1", "key=@Cargo.toml", "b=http://y:2"]).unwrap();
+        let expected = [("a", "http://x:1", true), ("b", "http://y:2", false)];
+        assert_eq!(found, expected.map(|(name, url, key)| (name.to_owned(), url.to_owned(), key)));
+        assert!(parsed(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn other_forms_are_refused() {
+        for (items, part) in [
+            (&["http://x"][..], "NAME=URL"),
+            (&["key=@x"], "follows"),
+            (&["a=http://x", "key=secret"], "key=@FILE"),
+            (&["self=http://x"], "not self"),
+            (&["a b=http://x"], "cannot be a name"),
+            (&["a=http://x", "a=http://y"], "twice"),
+            (&["a=http://x", "key=@/nonexistent"], "cannot read"),
+        ] {
+            let error = parsed(items).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

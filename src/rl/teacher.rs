@@ -1,0 +1,113 @@
+//! Log ratios of a teacher and the student, at the sampled tokens of recorded turns.
+
+use super::RequestError;
+use crate::columns::Column;
+use crate::session::Turn;
+
+/// Why a turn has no log ratios.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum RatioProblem {
+    /// The teacher has not scored the turn.
+    #[error("the teacher has not scored it: see POST /v1/teacher-scores")]
+    Unscored,
+    /// The engine gave no logprob of a sampled token.
+    #[error("a sampled token has no logprob")]
+    NoLogprobs,
+    /// The recorded logprobs are at another temperature than 1, at which the teacher's are.
+    #[error("its logprobs are not at temperature 1, at which the teacher's are")]
+    Temperature,
+}
+
+/// The teacher whose scores the rows of an export have: that of `scores`, or that of the advantages. Advantages that need a teacher ask for
+/// its scores.
+///
+/// # Errors
+/// Error message if both are given and differ.
+pub fn one_teacher<'a>(scores: Option<&'a str>, of_advantages: Option<&'a str>) -> Result<Option<&'a str>, String> {
+    match (scores, of_advantages) {
+        (Some(scores), Some(teacher)) if scores != teacher => {
+            Err(format!("scores: {scores:?}, and the teacher of the advantages is {teacher:?}"))
+        }
+        (scores, teacher) => Ok(scores.or(teacher)),
+    }
+}
+
+impl RatioProblem {
+    /// The error of a request that needs the log ratios of this turn.
+    pub(super) fn of_turn(self, session: &str, turn: u32) -> RequestError {
+        RequestError::new("missing_scores", "teacher", format!("turn {turn} of session {session:?}: {self}"))
+    }
+}
+
+/// The log ratio `logprob of the teacher - logprob of the student` of each sampled token of a turn, in nats. The negative is the reverse KL
+/// divergence at the token, as in on-policy distillation (<https://thinkingmachines.ai/blog/on-policy-distillation>).
+///
+/// # Errors
+/// [`RatioProblem`].
+pub fn log_ratios(turn: &Turn, scores: Option<&Column>) -> Result<Vec<f64>, RatioProblem> {
+    let scores = scores.and_then(Column::floats);
+    let teacher = scores.filter(|scores| scores.len() == turn.response.len()).ok_or(RatioProblem::Unscored)?;
+    let student = &turn.logprobs;
+    if student.len() != teacher.len() || student.iter().any(|nats| !nats.is_finite()) {
+        return Err(RatioProblem::NoLogprobs);
+    }
+    if !is_at_one(turn) {
+        return Err(RatioProblem::Temperature);
+    }
+    Ok(teacher.iter().zip(student).map(|(teacher, student)| f64::from(*teacher) - f64::from(*student)).collect())
+}
+
+/// Whether the logprobs of a turn are known to be at temperature 1.
+#[expect(clippy::float_cmp, reason = "a temperature is what the client wrote")]
+fn is_at_one(turn: &Turn) -> bool {
+    turn.about.measured.as_ref().is_some_and(|measured| measured.temperature == Some(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::tests::{path, turn};
+    use super::*;
+    use crate::columns::{NumberType, Shape};
+    use crate::session::Step;
+
+    fn scored(logprobs: &[f32], scores: Option<&[f32]>) -> Step {
+        let mut turn = turn(&[1], &[2, 3], &[0.5, 0.5]);
+        turn.logprobs = logprobs.into();
+        let mut step = path("s", vec![turn]).steps.swap_remove(0);
+        step.scores = scores.map(|scores| {
+            Arc::new(Column {
+                name: "c".into(),
+                number: NumberType::F32,
+                tokens: 0..i32::try_from(scores.len()).unwrap(),
+                shape: Shape::Fixed(Box::default()),
+                data: scores.iter().flat_map(|nats| nats.to_le_bytes()).collect::<Vec<u8>>().into(),
+            })
+        });
+        step
+    }
+
+    fn ratios(step: &Step) -> Result<Vec<f64>, RatioProblem> {
+        log_ratios(&step.turn, step.scores.as_deref())
+    }
+
+    #[test]
+    fn log_ratio_is_the_difference_of_the_logprobs() {
+        assert_eq!(ratios(&scored(&[-1.0, -0.5], Some(&[-0.25, -2.5]))), Ok(vec![0.75, -2.0]));
+    }
+
+    #[test]
+    fn turn_without_numbers_at_temperature_one_has_no_log_ratios() {
+        assert_eq!(ratios(&scored(&[-1.0, -0.5], None)), Err(RatioProblem::Unscored));
+        assert_eq!(ratios(&scored(&[-1.0, -0.5], Some(&[-1.0]))), Err(RatioProblem::Unscored), "another length");
+        assert_eq!(ratios(&scored(&[-1.0, f32::NAN], Some(&[-1.0, -1.0]))), Err(RatioProblem::NoLogprobs));
+        assert_eq!(ratios(&scored(&[], Some(&[-1.0, -1.0]))), Err(RatioProblem::NoLogprobs));
+        for temperature in [Some(0.7), None] {
+            let mut step = scored(&[-1.0, -0.5], Some(&[-1.0, -1.0]));
+            let turn = Arc::make_mut(&mut step.turn);
+            Arc::make_mut(turn.about.measured.as_mut().unwrap()).temperature = temperature;
+            assert_eq!(ratios(&step), Err(RatioProblem::Temperature));
+        }
+    }
+}

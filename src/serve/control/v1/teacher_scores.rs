@@ -1,0 +1,380 @@
+//! `POST /v1/teacher-scores`: a teacher scores the sampled tokens of recorded paths.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use super::samples::selection;
+use super::sessions::find;
+use crate::config::TEACHER_SELF;
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::probe::{Probe, ProbeError};
+use crate::engine::sglang::{score, tokenize};
+use crate::engine::transport::client::Client;
+use crate::long_work::{BodyLength, offload_export, on_body};
+use crate::rl::{Mismatch, RatioLimits, RatioProblem, RowIndex, log_ratios};
+use crate::serve::body::Body;
+use crate::serve::problem::{ErrorCode, Problem};
+use crate::serve::proxy::Proxy;
+use crate::serve::response::json_response;
+use crate::session::{Row, Uid};
+
+/// Rows that a teacher scores at the same time. Each is a prefill, of which an engine runs few at once.
+const CONCURRENT: usize = 8;
+
+/// How long a teacher may take to answer what is compared.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A text whose tokens tell tokenizers apart: words, digits, white space, code, several scripts, and an emoji.
+const SAMPLE: &str = "Grüße, 北京 — naïve café №42: 3.14159e-7 \t\n\n  def f(x):\n    return {'a': x**2}  # ✓ 👩‍🚀 Здравствуй مرحبا 12345678";
+
+/// The body of `POST /v1/teacher-scores`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ScoreRequest {
+    /// The name of a teacher.
+    teacher: String,
+    /// All exported paths of these sessions.
+    #[serde(default)]
+    sessions: Vec<String>,
+    /// Single paths.
+    #[serde(default)]
+    rows: Vec<RowName>,
+    /// As in `POST /v1/samples`.
+    version: Option<u32>,
+    #[serde(default)]
+    classes: Vec<String>,
+    #[serde(default)]
+    train_resumed: bool,
+    /// Also scores turns that have scores, and replaces them.
+    #[serde(default)]
+    again: bool,
+    /// The bound of importance weights.
+    cap: Option<f64>,
+    /// The limit of the absolute log ratio, in nats.
+    limit: Option<f64>,
+    /// Whether the response has the weights of each token.
+    #[serde(default)]
+    weights: bool,
+}
+
+/// A path by its session and its last turn.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RowName {
+    session: String,
+    leaf: u32,
+}
+
+/// The response.
+#[derive(Debug, Serialize)]
+struct ScoreResponse {
+    teacher: String,
+    /// Over the tokens of all rows.
+    mismatch: Mismatch,
+    rows: Vec<ScoredRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct ScoredRow {
+    session: String,
+    leaf: u32,
+    /// The tokens that the teacher has scored now.
+    scored: usize,
+    /// The tokens that had scores.
+    skipped: usize,
+    /// Trained tokens without a log ratio, because their logprobs are missing or at another temperature than 1.
+    incomparable: usize,
+    mismatch: Mismatch,
+    /// One for each token of the path: the weights of truncated and of masked importance sampling, null where the mask is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weights: Option<Weights>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Weights {
+    tis: Vec<Option<f64>>,
+    mis: Vec<Option<f64>>,
+}
+
+/// A row that is to be scored.
+struct Job {
+    /// The tokens up to the last sampled one that is asked.
+    ids: Vec<u32>,
+    /// The turns that are asked: the uid, and the range of the sampled tokens in `ids`.
+    turns: Vec<(Uid, std::ops::Range<usize>)>,
+}
+
+/// The names of the sessions of a request.
+pub(super) fn names(request: &ScoreRequest) -> BTreeSet<&str> {
+    let of_rows = request.rows.iter().map(|row| &*row.session);
+    request.sessions.iter().map(|name| &**name).chain(of_rows).collect()
+}
+
+/// Scores the rows that have no scores, and returns the mismatch of all.
+///
+/// # Errors
+/// 404 for an unknown teacher or session, 409 for a teacher of another vocabulary, 502 if the teacher fails. Rows that were scored before
+/// the failure are kept.
+pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<Response<Body>, Problem> {
+    let limits = limits(&request)?;
+    let client = teacher(proxy, &request.teacher)?;
+    let request = Arc::new(request);
+    let (owned, asked) = (Arc::clone(proxy), Arc::clone(&request));
+    let (rows, unscored) = offload_export(move || {
+        let rows = rows(&owned, &asked)?;
+        let unscored: Vec<Row> = rows.iter().filter(|row| is_unscored(row, asked.again)).cloned().collect();
+        Ok::<_, Problem>((rows, unscored))
+    })
+    .await?;
+    let scored: HashMap<(Arc<str>, u32), usize> = if unscored.is_empty() {
+        HashMap::new()
+    } else {
+        if request.teacher != TEACHER_SELF {
+            let checked = tokio::time::timeout(CHECK_TIMEOUT, check(proxy, &request.teacher, &client)).await;
+            checked.map_err(|_| failed(&request.teacher, &client, "no answer in time"))??;
+        }
+        run(proxy, &request, &client, unscored).await?
+    };
+    let owned = Arc::clone(proxy);
+    offload_export(move || {
+        let mut all = Vec::new();
+        let mut done = Vec::with_capacity(rows.len());
+        for of_session in rows.chunk_by(Row::shares_turns) {
+            let session = find(&owned, of_session[0].session())?;
+            for row in session.scored_rows(of_session, &request.teacher) {
+                let count = scored.get(&(Arc::clone(row.session()), row.leaf())).copied().unwrap_or(0);
+                done.push(summary(&row, count, &limits, request.weights, &mut all));
+            }
+        }
+        let response =
+            ScoreResponse { teacher: request.teacher.clone(), mismatch: Mismatch::new(&all, &limits), rows: done };
+        let body = serde_json::to_vec(&response);
+        let body = body.map_err(|error| Problem::new(ErrorCode::INTERNAL, error.to_string()))?;
+        Ok::<_, Problem>(json_response(StatusCode::OK, body))
+    })
+    .await
+}
+
+fn limits(request: &ScoreRequest) -> Result<RatioLimits, Problem> {
+    let cap = request.cap.unwrap_or(RatioLimits::DEFAULT.cap);
+    let limit = request.limit.unwrap_or(RatioLimits::DEFAULT.limit);
+    if !cap.is_finite() || cap < 1.0 {
+        return Err(Problem::bad_request("cap: must be a finite number of at least 1"));
+    }
+    if !limit.is_finite() || limit < 0.0 {
+        return Err(Problem::bad_request("limit: must be a finite number of nats, at least 0"));
+    }
+    Ok(RatioLimits { cap, limit })
+}
+
+/// The client of a teacher.
+fn teacher(proxy: &Proxy, name: &str) -> Result<Client, Problem> {
+    if name == TEACHER_SELF {
+        return Ok(proxy.client.clone());
+    }
+    proxy.teachers.get(name).cloned().ok_or_else(|| {
+        let known: Vec<&str> = proxy.teachers.keys().map(|name| &**name).chain([TEACHER_SELF]).collect();
+        let message = format!("there is no teacher {name:?}, only {}: see --teacher", known.join(", "));
+        Problem::new(ErrorCode::NO_SUCH_TEACHER, message)
+    })
+}
+
+/// The requested rows, with the masks of an export of their sessions.
+fn rows(proxy: &Proxy, request: &ScoreRequest) -> Result<Vec<Row>, Problem> {
+    let selection = selection(&request.classes, request.train_resumed)?;
+    let mut all = Vec::new();
+    for name in names(request) {
+        let session = find(proxy, name)?;
+        let snapshot =
+            session.snapshot_of(request.version, selection).map_err(|error| Problem::session(name, error))?;
+        all.append(&mut session.scored(&snapshot, &request.teacher).rows(true).0);
+    }
+    let mut index = RowIndex::new(&all);
+    let mut wanted = BTreeSet::new();
+    for RowName { session, leaf } in &request.rows {
+        let at = index.take(session, Some(*leaf));
+        wanted.insert(at.map_err(|message| Problem::new(ErrorCode::NOT_FOUND, format!("rows: {message}")))?);
+    }
+    let whole: BTreeSet<&str> = request.sessions.iter().map(|name| &**name).collect();
+    let is_wanted = |(at, row): &(usize, Row)| whole.contains(&**row.session()) || wanted.contains(at);
+    Ok(all.into_iter().enumerate().filter(is_wanted).map(|(_, row)| row).collect())
+}
+
+/// Whether a turn that the row trains has no scores yet. A turn is trained in one row, so none is asked twice.
+fn is_unscored(row: &Row, again: bool) -> bool {
+    row.trained().any(|turn| again || row.scores(turn).is_none())
+}
+
+/// What the teacher is asked about a row: its trained turns that have no scores. `None` if no token before them gives them a logprob.
+fn job(row: &Row, again: bool) -> Option<Job> {
+    let path = row.path();
+    let (mut ids, mut turns) = (Vec::with_capacity(path.len()), Vec::new());
+    for step in &path.steps {
+        ids.extend_from_slice(&step.turn.prompt);
+        let start = ids.len();
+        ids.extend_from_slice(&step.turn.response);
+        let is_asked = step.trained && (again || step.scores.is_none());
+        // the first token of a path has no logprob
+        if is_asked && start > 0 && start < ids.len() {
+            turns.push((step.turn.about.uid, start..ids.len()));
+        }
+    }
+    let end = turns.last().map(|(_, tokens)| tokens.end)?;
+    ids.truncate(end);
+    Some(Job { ids, turns })
+}
+
+/// The problem of a teacher that fails.
+fn failed(name: &str, client: &Client, error: &str) -> Problem {
+    Problem::new(ErrorCode::TEACHER_FAILED, format!("teacher {name} at {}: {error}", client.upstream()))
+}
+
+/// Refuses a teacher whose tokens have other ids: before the first path is sent, the sizes of the vocabularies and the ids of a text are
+/// compared. What an engine does not report is not compared.
+async fn check(proxy: &Proxy, name: &str, client: &Client) -> Result<(), Problem> {
+    let failed = |error: ProbeError| failed(name, client, &error.to_string());
+    let probe = Probe::new(client.clone(), None, 1);
+    let info = probe.read_info().await.map_err(failed)?;
+    let theirs = probe.with_vocabulary(info.0).await.map_err(failed)?;
+    let ours = Arc::clone(&proxy.upstream.borrow());
+    let mismatch = |what: String| {
+        let message = format!("teacher {name} has another {what}; the ids of the student mean other tokens there");
+        Err(Problem::new(ErrorCode::TEACHER_MISMATCH, message))
+    };
+    if let Some((student, teacher)) = known_sizes(&ours, &theirs)
+        && student != teacher
+    {
+        return mismatch(format!("vocabulary: {teacher} entries, and the student has {student}"));
+    }
+    let text = serde_json::Value::from(SAMPLE).to_string();
+    let any = proxy.engines.any();
+    let (student, teacher) = tokio::join!(tokenize::tokenize(&any, &text), tokenize::tokenize(client, &text));
+    if let (Ok(student), Ok(teacher)) = (student, teacher)
+        && student != teacher
+    {
+        return mismatch("tokenizer: a sample text has other ids".to_owned());
+    }
+    Ok(())
+}
+
+fn known_sizes(ours: &Capabilities, theirs: &Capabilities) -> Option<(u32, u32)> {
+    ours.vocab_size.zip(theirs.vocab_size)
+}
+
+/// Scores the rows, and returns the number of scored tokens of each. After a failure no further row is begun.
+async fn run(
+    proxy: &Arc<Proxy>,
+    request: &ScoreRequest,
+    client: &Client,
+    unscored: Vec<Row>,
+) -> Result<HashMap<(Arc<str>, u32), usize>, Problem> {
+    let (total, again) = (unscored.len(), request.again);
+    let mut waiting = unscored.into_iter();
+    let teacher: Arc<str> = request.teacher.as_str().into();
+    let mut tasks = JoinSet::new();
+    let begin = |row: Row, tasks: &mut JoinSet<_>| {
+        let (proxy, client, teacher) = (Arc::clone(proxy), client.clone(), Arc::clone(&teacher));
+        tasks.spawn(async move {
+            let tokens = match job(&row, again) {
+                Some(job) => score_row(&proxy, &client, &teacher, &row, job).await?,
+                None => 0,
+            };
+            Ok::<_, String>(((Arc::clone(row.session()), row.leaf()), tokens))
+        });
+    };
+    waiting.by_ref().take(CONCURRENT).for_each(|row| begin(row, &mut tasks));
+    let (mut scored, mut failure) = (HashMap::new(), None);
+    while let Some(ended) = tasks.join_next().await {
+        match ended {
+            Ok(Ok((row, tokens))) => {
+                scored.insert(row, tokens);
+            }
+            Ok(Err(error)) => failure = failure.or(Some(error)),
+            Err(panicked) => failure = failure.or(Some(panicked.to_string())),
+        }
+        if failure.is_none()
+            && let Some(row) = waiting.next()
+        {
+            begin(row, &mut tasks);
+        }
+    }
+    match failure {
+        None => Ok(scored),
+        Some(error) => {
+            let kept = scored.len();
+            let error =
+                format!("{error}; {kept} of {total} paths are scored and kept, so the same request scores the others");
+            Err(failed(&request.teacher, client, &error))
+        }
+    }
+}
+
+/// Scores one row, and returns the number of scored tokens. Its scores are stored once all of them have arrived.
+async fn score_row(proxy: &Proxy, client: &Client, teacher: &Arc<str>, row: &Row, job: Job) -> Result<usize, String> {
+    let Job { ids, turns } = job;
+    let (session, leaf) = (row.session(), row.leaf());
+    let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
+    let first = turns.first().map_or(1, |(_, tokens)| tokens.start);
+    // agents must not lock trainers out, so this does not wait for room
+    let _memory = proxy.budget.insist(score::TOKEN_BYTES * ids.len());
+    let answer = client.call(Method::POST, score::PATH, Some(score::body(&ids, first))).await;
+    let (status, reply) = answer.map_err(|error| of_row(error.to_string()))?;
+    if !status.is_success() {
+        let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
+        return Err(of_row(format!("the engine answered {status}: {text}")));
+    }
+    let logprobs = on_body(BodyLength::Reply(reply.len()), || score::parse(&reply, &ids, first)).await;
+    let logprobs = logprobs.map_err(of_row)?;
+    let of_turn = |(uid, tokens): &(Uid, std::ops::Range<usize>)| {
+        (*uid, Box::from(&logprobs[tokens.start - first..tokens.end - first]))
+    };
+    let scores: Vec<(Uid, Box<[f32]>)> = turns.iter().map(of_turn).collect();
+    let tokens = scores.iter().map(|(_, logprobs)| logprobs.len()).sum();
+    let stored = proxy.sessions.score(session, teacher, scores).await;
+    proxy.wait_written(stored.map_err(|error| of_row(error.to_string()))?).await;
+    Ok(tokens)
+}
+
+/// The mismatch of a row, whose log ratios are added to `all`.
+fn summary(row: &Row, scored: usize, limits: &RatioLimits, weights: bool, all: &mut Vec<f64>) -> ScoredRow {
+    let path = row.path();
+    let (mut own, mut incomparable, mut trained) = (Vec::new(), 0, 0);
+    let mut weights = weights.then(Weights::default);
+    for step in &path.steps {
+        let sampled = step.turn.response.len();
+        let ratios =
+            if step.trained { log_ratios(&step.turn, step.scores.as_deref()) } else { Err(RatioProblem::Unscored) };
+        if step.trained {
+            trained += sampled;
+            incomparable += if ratios.is_err() { sampled } else { 0 };
+        }
+        if let Some(Weights { tis, mis }) = &mut weights {
+            for list in [&mut *tis, &mut *mis] {
+                list.resize(list.len() + step.turn.prompt.len(), None);
+            }
+            match &ratios {
+                Ok(ratios) => {
+                    tis.extend(ratios.iter().map(|ratio| Some(limits.truncated(*ratio))));
+                    mis.extend(ratios.iter().map(|ratio| Some(limits.masked(*ratio))));
+                }
+                Err(_) => [tis, mis].into_iter().for_each(|list| list.resize(list.len() + sampled, None)),
+            }
+        }
+        own.extend(ratios.into_iter().flatten());
+    }
+    all.extend_from_slice(&own);
+    ScoredRow {
+        session: row.session().to_string(),
+        leaf: row.leaf(),
+        scored,
+        skipped: trained - scored,
+        incomparable,
+        mismatch: Mismatch::new(&own, limits),
+        weights,
+    }
+}

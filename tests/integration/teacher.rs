@@ -1,0 +1,290 @@
+//! Scores of a teacher: `POST /v1/teacher-scores`, exports with them, and the advantages of `distill`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tokentap::demo::{Engine, EngineOptions, Position, SamplingParams};
+use tokentap::serve::connection::Phase;
+use tokio::sync::watch;
+
+use crate::crash::StandaloneEngine;
+use crate::support::client::{Answer, post};
+use crate::support::demo::{Demo, all_numbers, assert_close, ids};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
+
+/// A second demo engine, whose weights are those of version 1.
+struct Teacher {
+    engine: Arc<Engine>,
+    addr: SocketAddr,
+    _stop: watch::Sender<Phase>,
+}
+
+impl Teacher {
+    async fn start() -> Self {
+        let (stop, stopped) = watch::channel(Phase::Serving);
+        let engine = Engine::new(EngineOptions::default());
+        let (addr, _) = tokentap::cli::demo::engine(Arc::clone(&engine), stopped).await.unwrap();
+        update(addr).await;
+        Self { engine, addr, _stop: stop }
+    }
+
+    /// The logprobs of these tokens after `before`, in nats at temperature 1.
+    fn logprobs(&self, before: &[u32], sampled: &[u32]) -> Vec<f64> {
+        truth(&self.engine, before, sampled, 1)
+    }
+}
+
+/// The logprobs of tokens under the weights of a version.
+fn truth(engine: &Engine, before: &[u32], sampled: &[u32], version: u64) -> Vec<f64> {
+    let params = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+    let mut known = before.to_vec();
+    let next = |id: &u32| {
+        let logprob = engine.distribution(Position::from(&known[..]), &params, version)[*id as usize].ln();
+        known.push(*id);
+        logprob
+    };
+    sampled.iter().map(next).collect()
+}
+
+async fn update(addr: SocketAddr) {
+    let answer = post(addr, "/update_weights_from_disk", br#"{"model_path":"other","flush_cache":true}"#).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn demo(teachers: &[String]) -> Demo {
+    let mut flags = vec!["--chat", "passthrough"];
+    teachers.iter().for_each(|teacher| flags.extend(["--teacher", teacher]));
+    Demo::start(EngineOptions::default(), &flags).await
+}
+
+async fn control(demo: &Demo, path: &str, body: &Value) -> Answer {
+    post(demo.proxy.control, path, body.to_string().as_bytes()).await
+}
+
+/// A turn of a session; returns its sampled tokens and their logprobs.
+async fn turn(demo: &Demo, session: &str, prompt: &[u32], temperature: f64) -> (Vec<u32>, Vec<f64>) {
+    let sampling = json!({"max_new_tokens": 6, "ignore_eos": true, "temperature": temperature});
+    let body = json!({"input_ids": prompt, "sampling_params": sampling, "return_logprob": true});
+    let answer = demo.post(&format!("/sessions/{session}/generate"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let reply = answer.json();
+    let rows = reply["meta_info"]["output_token_logprobs"].as_array().unwrap();
+    (ids(&reply), rows.iter().map(|row| row[0].as_f64().unwrap()).collect())
+}
+
+/// Two turns of a session: the tokens before each, the sampled ones, and the student's logprobs.
+async fn conversation(demo: &Demo, session: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
+    let (mut known, mut turns) = (Vec::new(), Vec::new());
+    for prompt in [&[299, 467][..], &[11, 12]] {
+        known.extend_from_slice(prompt);
+        let (sampled, logprobs) = turn(demo, session, &known, 1.0).await;
+        turns.push((known.clone(), sampled.clone(), logprobs));
+        known.extend(sampled);
+    }
+    turns
+}
+
+/// The teacher's logprobs in the first row of a `jsonl` export.
+fn column(export: &Answer) -> Option<Vec<f64>> {
+    let row: Value = serde_json::from_str(export.text().lines().next()?).unwrap();
+    let column = row["columns"].as_array()?.iter().find(|column| column["name"] == "teacher_logprobs")?.clone();
+    let data = base64_simd::STANDARD.decode_to_vec(column["data"].as_str()?).unwrap();
+    Some(data.chunks_exact(4).map(|cell| f32::from_le_bytes(cell.try_into().unwrap()).into()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scores_are_the_logprobs_of_the_teacher() {
+    let teacher = Teacher::start().await;
+    let demo = demo(&[format!("big=http://{}", teacher.addr)]).await;
+    let turns = conversation(&demo, "s").await;
+    assert_eq!(control(&demo, "/v1/sessions/s/freeze", &json!({})).await.status, 200);
+    let plain = json!({"sessions": ["s"], "format": "jsonl"});
+    let before = control(&demo, "/v1/samples", &plain).await;
+    let answer =
+        control(&demo, "/v1/teacher-scores", &json!({"teacher": "big", "sessions": ["s"], "weights": true})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let found = answer.json();
+    let row = &found["rows"][0];
+    assert_eq!((&row["scored"], &row["skipped"], &row["incomparable"]), (&json!(12), &json!(0), &json!(0)), "{found}");
+    let expected: Vec<f64> = turns.iter().flat_map(|(before, sampled, _)| teacher.logprobs(before, sampled)).collect();
+    let scored = json!({"sessions": ["s"], "format": "jsonl", "scores": "big"});
+    let with_scores = control(&demo, "/v1/samples", &scored).await;
+    assert_close(&column(&with_scores).unwrap(), &expected, 1e-5, "the teacher's logprobs");
+    // the statistics are those of float64
+    let student: Vec<f64> = turns.iter().flat_map(|(_, _, logprobs)| logprobs.clone()).collect();
+    let ratios: Vec<f64> = expected.iter().zip(&student).map(|(teacher, student)| teacher - student).collect();
+    let mean = |of: &dyn Fn(f64) -> f64| ratios.iter().map(|ratio| of(*ratio)).sum::<f64>() / 12.0;
+    let number = |name: &str| found["mismatch"][name].as_f64().unwrap();
+    assert!(ratios.iter().any(|ratio| ratio.abs() > 0.1), "the teacher differs from the student: {ratios:?}");
+    for (name, truth) in [
+        ("k1", mean(&|ratio| -ratio)),
+        ("k3", mean(&|ratio| ratio.exp() - 1.0 - ratio)),
+        ("tis_mean", mean(&|ratio| ratio.exp().min(2.0))),
+        ("max", ratios.iter().fold(0.0, |most, ratio| most.max(ratio.abs()))),
+    ] {
+        assert!((number(name) - truth).abs() < 1e-4 * truth.abs().max(1.0), "{name}: {} for {truth}", number(name));
+    }
+    let weights = row["weights"]["tis"].as_array().unwrap();
+    assert_eq!(weights.len(), 16);
+    assert_eq!(weights.iter().filter(|weight| weight.is_null()).count(), 4, "prompts have none");
+    // distillation: the negative reverse KL divergence at each token
+    let request =
+        json!({"groups": [{"id": 1, "samples": [{"session": "s"}]}], "estimator": "distill", "teacher": "big"});
+    let computed = control(&demo, "/v1/advantages", &request).await;
+    assert_eq!(computed.status, 200, "{}", computed.text());
+    let sample = &computed.json()["groups"][0]["samples"][0];
+    let advantages: Vec<f64> = all_numbers(&sample["advantages"]);
+    let padded: Vec<f64> = [&[0.0; 2], &ratios[..6], &[0.0; 2], &ratios[6..]].concat();
+    assert_close(&advantages, &padded, 1e-5, "advantages");
+    assert!((sample["reverse_kl"].as_f64().unwrap() - mean(&|ratio| -ratio)).abs() < 1e-5);
+    let options = json!({"estimator": "distill", "teacher": "big"});
+    let export = json!({"sessions": ["s"], "format": "verl", "advantages": options});
+    let file = control(&demo, "/v1/samples", &export).await;
+    let file = safetensors::SafeTensors::deserialize(&file.body).unwrap();
+    let exported = file.tensor("advantages").unwrap();
+    let exported: Vec<f64> =
+        exported.data().chunks_exact(4).map(|cell| f32::from_le_bytes(cell.try_into().unwrap()).into()).collect();
+    assert_close(&exported, &padded[2..], 1e-5, "advantages of verl");
+    let slime = json!({"sessions": ["s"], "format": "slime", "scores": "big"});
+    let slime = control(&demo, "/v1/samples", &slime).await.json();
+    let listed = all_numbers(&slime["samples"][0]["teacher_log_probs"]);
+    let expected: Vec<f64> = [&expected[..6], &[0.0; 2], &expected[6..]].concat();
+    assert_close(&listed, &expected, 1e-5, "slime");
+    // scores are beside the frozen version
+    assert_eq!(control(&demo, "/v1/samples", &plain).await.body, before.body);
+    let again = control(&demo, "/v1/teacher-scores", &json!({"teacher": "big", "sessions": ["s"]})).await.json();
+    assert_eq!((&again["rows"][0]["scored"], &again["rows"][0]["skipped"]), (&json!(0), &json!(12)));
+    assert_eq!(again["mismatch"], found["mismatch"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn own_engine_has_a_mismatch_after_an_update_of_weights() {
+    let demo = demo(&[]).await;
+    let turns = conversation(&demo, "s").await;
+    let request = json!({"teacher": "self", "sessions": ["s"]});
+    let same = control(&demo, "/v1/teacher-scores", &request).await.json();
+    assert_eq!((&same["mismatch"]["tokens"], &same["mismatch"]["mis_masked"]), (&json!(12), &json!(0.0)), "{same}");
+    assert!(same["mismatch"]["max"].as_f64().unwrap() < 1e-5, "{same}");
+    update(demo.direct).await;
+    let mut request = request;
+    assert_eq!(control(&demo, "/v1/teacher-scores", &request).await.json()["rows"][0]["scored"], 0, "it has scores");
+    request["again"] = json!(true);
+    let differs = control(&demo, "/v1/teacher-scores", &request).await.json();
+    let of_turn = |(before, sampled, logprobs): &(Vec<u32>, Vec<u32>, Vec<f64>)| {
+        let scores = truth(&demo.engine, before, sampled, 1);
+        scores.iter().zip(logprobs).map(|(score, logprob)| score - logprob).collect::<Vec<_>>()
+    };
+    let ratios: Vec<f64> = turns.iter().flat_map(of_turn).collect();
+    let mean = ratios.iter().sum::<f64>() / 12.0;
+    assert!((differs["mismatch"]["mean"].as_f64().unwrap() - mean).abs() < 1e-5, "{differs}, not {mean}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_at_another_temperature_are_not_compared() {
+    let demo = demo(&[]).await;
+    turn(&demo, "s", &[299, 467], 0.7).await;
+    let found = control(&demo, "/v1/teacher-scores", &json!({"teacher": "self", "sessions": ["s"]})).await.json();
+    let row = &found["rows"][0];
+    assert_eq!((&row["scored"], &row["incomparable"], &row["mismatch"]["tokens"]), (&json!(6), &json!(6), &json!(0)));
+    assert_eq!(row["mismatch"]["mean"], Value::Null);
+    let request =
+        json!({"groups": [{"id": 1, "samples": [{"session": "s"}]}], "estimator": "distill", "teacher": "self"});
+    let refused = control(&demo, "/v1/advantages", &request).await;
+    assert!(refused.status == 400 && refused.text().contains("temperature 1"), "{}", refused.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_teachers_are_refused_before_the_first_path() {
+    let teacher = Teacher::start().await;
+    let scored = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&scored);
+    // another vocabulary, as the probe reports it
+    let large = Upstream::start(EngineProfile::default(), move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        json_message(500, b"{}")
+    })
+    .await;
+    // the same vocabulary, but other ids of a text
+    let (addr, count) = (teacher.addr, Arc::clone(&scored));
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let other = Upstream::start(profile, move |asked| match &*asked.path {
+        "/tokenize" => json_message(200, br#"{"tokens":[1,2,3],"count":3,"max_model_len":4096}"#),
+        "/generate" if asked.json()["return_logprob"] == true => {
+            count.fetch_add(1, Ordering::Relaxed);
+            FakeReply::Forward(addr)
+        }
+        _ => FakeReply::Forward(addr),
+    })
+    .await;
+    let flags =
+        [format!("large=http://{}", large.addr), format!("other=http://{},gone=http://127.0.0.1:1", other.addr)];
+    let demo = demo(&flags).await;
+    conversation(&demo, "s").await;
+    for (name, status, code, part) in [
+        ("large", 409, "teacher_mismatch", "151936 entries"),
+        ("other", 409, "teacher_mismatch", "tokenizer"),
+        ("gone", 502, "teacher_failed", "http://127.0.0.1:1"),
+        ("absent", 404, "no_such_teacher", "gone, large, other, self"),
+    ] {
+        let answer = control(&demo, "/v1/teacher-scores", &json!({"teacher": name, "sessions": ["s"]})).await;
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status, &error["code"]), (status, &json!(code)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+    }
+    assert_eq!(scored.load(Ordering::Relaxed), 0, "no path was sent");
+    let unscored =
+        json!({"groups": [{"id": 1, "samples": [{"session": "s"}]}], "estimator": "distill", "teacher": "large"});
+    let refused = control(&demo, "/v1/advantages", &unscored).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("missing_scores")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn teacher_that_dies_leaves_rows_unscored_and_the_request_resumes() {
+    let teacher = Teacher::start().await;
+    let (addr, asked) = (teacher.addr, Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&asked);
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    // the third path and those after it get no answer, until the teacher is back
+    let flaky = Upstream::start(profile, move |request| {
+        let is_path = request.json()["logprob_start_len"].is_number();
+        let number = if is_path { counter.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        if (2..30).contains(&number) { FakeReply::Close(Vec::new()) } else { FakeReply::Forward(addr) }
+    })
+    .await;
+    let demo = demo(&[format!("t=http://{}", flaky.addr)]).await;
+    let names: Vec<String> = (0..12).map(|number| format!("s{number}")).collect();
+    for name in &names {
+        turn(&demo, name, &[299, 467], 1.0).await;
+    }
+    let request = json!({"teacher": "t", "sessions": names});
+    let failed = control(&demo, "/v1/teacher-scores", &request).await;
+    assert_eq!((failed.status, &failed.json()["error"]["code"]), (502, &json!("teacher_failed")));
+    assert!(failed.text().contains("2 of 12 paths are scored"), "{}", failed.text());
+    // eight at once: no further path is begun after a failure
+    assert!(asked.load(Ordering::Relaxed) <= 10, "{asked:?}");
+    asked.store(30, Ordering::Relaxed);
+    let found = control(&demo, "/v1/teacher-scores", &request).await.json();
+    let counts = |name: &str| found["rows"].as_array().unwrap().iter().filter(|row| row[name] == 6).count();
+    assert_eq!((counts("scored"), counts("skipped")), (10, 2), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scores_survive_a_restart() {
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let binary = alone.start_binary(&dir, &[]).await;
+    let sampling = json!({"max_new_tokens": 6, "ignore_eos": true, "temperature": 1});
+    let body = json!({"input_ids": [299, 467], "sampling_params": sampling});
+    let answer = post(binary.data, "/sessions/s/generate", body.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let request = json!({"teacher": "self", "sessions": ["s"]}).to_string();
+    let first = post(binary.control, "/v1/teacher-scores", request.as_bytes()).await.json();
+    assert_eq!(first["rows"][0]["scored"], 6, "{first}");
+    let export = json!({"sessions": ["s"], "format": "jsonl", "scores": "self"}).to_string();
+    let before = column(&post(binary.control, "/v1/samples", export.as_bytes()).await).unwrap();
+    binary.kill();
+    let binary = alone.start_binary(&dir, &[]).await;
+    let after = column(&post(binary.control, "/v1/samples", export.as_bytes()).await).unwrap();
+    assert_eq!((after.len(), after), (6, before));
+}
