@@ -1,12 +1,15 @@
 //! Ragged rows of top-k logprobs: one row per token, one value per reported alternative.
 //!
 //! Values and row ends are in two flat vectors, so a batch needs two allocations, which [`Rows::clear`] keeps. A kernel can read all values
-//! of a batch as one slice.
+//! of a batch as one slice. The ids of the alternatives are kept only on request.
 
 /// Rows of logprobs in nats, each as long as the engine reported. An empty row is a missing one.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Rows {
     values: Vec<f32>,
+    /// The token ids of `values`; empty unless they are kept.
+    ids: Vec<u32>,
+    keeps_ids: bool,
     /// `ends[i]` is one past the last value of row `i`; never decreasing, at most `values.len()`.
     ends: Vec<usize>,
 }
@@ -22,9 +25,21 @@ impl Rows {
         self.values.capacity()
     }
 
+    /// Sets whether a decoder adds the token ids of the logprobs. Only for an empty batch.
+    pub fn keep_ids(&mut self, keeps_ids: bool) {
+        debug_assert!(self.values.is_empty(), "earlier values would have no ids");
+        self.keeps_ids = keeps_ids;
+    }
+
+    /// Whether a decoder adds the token ids of the logprobs.
+    pub fn keeps_ids(&self) -> bool {
+        self.keeps_ids
+    }
+
     /// Removes all rows and keeps the memory for the next batch.
     pub fn clear(&mut self) {
         self.values.clear();
+        self.ids.clear();
         self.ends.clear();
     }
 
@@ -38,6 +53,18 @@ impl Rows {
     #[inline]
     pub fn push(&mut self, logprob: f32) {
         self.values.push(logprob);
+    }
+
+    /// Adds one logprob and its token id to the open row.
+    #[inline]
+    pub fn push_with_id(&mut self, logprob: f32, id: u32) {
+        self.values.push(logprob);
+        self.ids.push(id);
+    }
+
+    /// Adds token ids, for a decoder that adds them apart from their logprobs.
+    pub fn extend_ids(&mut self, ids: impl IntoIterator<Item = u32>) {
+        self.ids.extend(ids);
     }
 
     /// Adds logprobs to the open row.
@@ -78,9 +105,10 @@ impl Rows {
         if from == Some(0) && self.len() >= count {
             return; // as it nearly always is
         }
-        let mut aligned = Self::new();
+        let mut aligned = Self { keeps_ids: self.keeps_ids, ..Self::new() };
         for at in 0..count {
             let row = from.map(|from| from + at).filter(|row| *row < self.len());
+            aligned.extend_ids(row.map_or(&[][..], |row| self.ids(row)).iter().copied());
             aligned.push_row(row.map_or(&[], |row| self.row(row)));
         }
         *self = aligned;
@@ -102,8 +130,21 @@ impl Rows {
     ///
     /// If `index` is not below [`Rows::len`].
     pub fn row(&self, index: usize) -> &[f32] {
+        &self.values[self.range(index)]
+    }
+
+    /// The token ids of row `index`; empty if they are not kept, or not those of its logprobs.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below [`Rows::len`].
+    pub fn ids(&self, index: usize) -> &[u32] {
+        self.ids.get(self.range(index)).unwrap_or_default()
+    }
+
+    fn range(&self, index: usize) -> std::ops::Range<usize> {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        &self.values[start..self.ends[index]]
+        start..self.ends[index]
     }
 
     /// The rows in order.
@@ -146,6 +187,23 @@ mod tests {
         assert_eq!(rows.values().len(), 5, "an open row is not part of the batch yet");
         rows.clear();
         assert_eq!((rows.len(), rows.values().len()), (0, 0));
+    }
+
+    #[test]
+    fn ids_move_with_their_rows() {
+        let mut rows = Rows::new();
+        rows.keep_ids(true);
+        for row in [&[7][..], &[8, 9], &[]] {
+            row.iter().for_each(|id| rows.push_with_id(-(*id as f32), *id));
+            rows.end_row();
+        }
+        rows.align(Some(1), 3);
+        assert_eq!((rows.ids(0), rows.row(0)), (&[8, 9][..], &[-8.0, -9.0][..]));
+        assert_eq!((rows.ids(1), rows.ids(2), rows.len()), (&[][..], &[][..], 3));
+        rows.clear();
+        assert!(rows.keeps_ids(), "for the next batch");
+        rows.push_row(&[-1.0]);
+        assert_eq!(rows.ids(0), [] as [u32; 0], "a decoder of logprobs alone");
     }
 
     #[test]

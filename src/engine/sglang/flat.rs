@@ -71,6 +71,8 @@ struct FlatMembers {
     null_prefix: Option<Range<usize>>,
     values: Option<Range<usize>>,
     encoded_values: Option<Range<usize>>,
+    ids: Option<Range<usize>>,
+    encoded_ids: Option<Range<usize>>,
 }
 
 impl FlatMembers {
@@ -83,6 +85,8 @@ impl FlatMembers {
                 b"null_prefix" => &mut found.null_prefix,
                 b"val_flat" => &mut found.values,
                 b"val_flat_b64" => &mut found.encoded_values,
+                b"idx_flat" => &mut found.ids,
+                b"idx_flat_b64" => &mut found.encoded_ids,
                 _ => continue,
             };
             *slot = Some(member.value.clone());
@@ -116,6 +120,11 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
         (0..shape.rows.min(MOST_MISSING)).for_each(|_| rows.push_missing());
         return Ok(true);
     }
+    if rows.keeps_ids()
+        && let Some(ids) = read_ids(bytes, members.ids, members.encoded_ids)?.filter(|ids| ids.len() == values)
+    {
+        rows.extend_ids(ids);
+    }
     if let Some(span) = members.encoded_values {
         // the range is that of a whole value, so its quotes are where the string begins and ends
         let text = bytes[span.clone()].strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
@@ -138,6 +147,20 @@ pub fn read(bytes: &[u8], meta: &Object, rows: &mut Rows) -> Result<bool, Malfor
         *value = read.map_or(f32::NAN, |value| value as f32);
     }
     Ok(true)
+}
+
+/// The token ids of all values: a plain list, or the base64 of little-endian int32. `None` without either.
+fn read_ids(
+    bytes: &[u8],
+    plain: Option<Range<usize>>,
+    encoded: Option<Range<usize>>,
+) -> Result<Option<Vec<u32>>, Malformed> {
+    if let Some(span) = encoded {
+        let decoded = decode(bytes, &span)?;
+        return Ok(Some(decoded.as_chunks().0.iter().map(|id| u32::from_le_bytes(*id)).collect()));
+    }
+    let read = |span: Range<usize>| serde_json::from_slice(&bytes[span.clone()]).map_err(|_| malformed(&span));
+    plain.map(read).transpose()
 }
 
 /// Decodes the base64 text of little-endian floats into `target`. `None` if the text is not valid or has another length.

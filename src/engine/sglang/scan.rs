@@ -29,11 +29,11 @@ pub struct Malformed {
 ///
 /// `at` is the index after the array's `[`, or of a `,` or `]` between its elements, so that parsing of a list that grows from event to
 /// event can resume. Appends one row per element (empty for null, NaN for a null logprob) and returns the index after the closing `]`.
-/// After an error the complete rows are valid; values of an incomplete row may follow them.
+/// After an error the complete rows are valid; values of an incomplete row may follow them. The ids are added if `out` keeps them.
 pub fn rows(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
     #[cfg(target_arch = "x86_64")]
     if let Some(avx2) = avx2::Avx2::new() {
-        return avx2.rows(bytes, at, out);
+        return if out.keeps_ids() { avx2.rows::<true>(bytes, at, out) } else { avx2.rows::<false>(bytes, at, out) };
     }
     rows_portable(bytes, at, out)
 }
@@ -41,7 +41,11 @@ pub fn rows(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed>
 /// [`rows`] without vector instructions, for tests and benchmarks.
 #[doc(hidden)]
 pub fn rows_portable(bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
-    walk::rows(Portable, bytes, at, out)
+    if out.keeps_ids() {
+        walk::rows::<true>(Portable, bytes, at, out)
+    } else {
+        walk::rows::<false>(Portable, bytes, at, out)
+    }
 }
 
 /// Parses the elements of an `output_token_logprobs` array, `[[logprob|null, id, text|null], …]`, into two columns.

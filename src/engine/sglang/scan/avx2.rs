@@ -49,13 +49,13 @@ impl Avx2 {
     }
 
     /// See [`super::rows`].
-    pub(super) fn rows(self, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+    pub(super) fn rows<const IDS: bool>(self, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
         #[target_feature(enable = "avx2,bmi1,bmi2")]
-        fn shell(avx2: Avx2, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
-            walk::rows(avx2, bytes, at, out)
+        fn shell<const IDS: bool>(avx2: Avx2, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+            walk::rows::<IDS>(avx2, bytes, at, out)
         }
         // SAFETY: `self` exists, so `new` found the features that `shell` is compiled for.
-        unsafe { shell(self, bytes, at, out) }
+        unsafe { shell::<IDS>(self, bytes, at, out) }
     }
 
     /// See [`super::triples`].

@@ -54,7 +54,12 @@ impl IdReader for Portable {
 
 /// See [`super::rows`].
 #[inline(always)]
-pub(super) fn rows(fast: impl TripleReader, bytes: &[u8], at: usize, out: &mut Rows) -> Result<usize, Malformed> {
+pub(super) fn rows<const IDS: bool>(
+    fast: impl TripleReader,
+    bytes: &[u8],
+    at: usize,
+    out: &mut Rows,
+) -> Result<usize, Malformed> {
     let mut row = first(bytes, at);
     while let ArrayStep::Element(at) = row {
         let end = match lex::word(bytes, at, b"null") {
@@ -62,7 +67,14 @@ pub(super) fn rows(fast: impl TripleReader, bytes: &[u8], at: usize, out: &mut R
             None => {
                 let mut triple = first(bytes, lex::byte(bytes, at, b'[')?);
                 while let ArrayStep::Element(at) = triple {
-                    triple = next(bytes, run::<false>(fast, bytes, at, |logprob, _| out.push(logprob))?)?;
+                    let end = run::<IDS>(fast, bytes, at, |logprob, id| {
+                        if IDS {
+                            out.push_with_id(logprob, id);
+                        } else {
+                            out.push(logprob);
+                        }
+                    })?;
+                    triple = next(bytes, end)?;
                 }
                 triple.end()
             }
