@@ -3,6 +3,7 @@
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.
 
 mod chat;
+mod columns;
 mod commands;
 mod entropy;
 mod export;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
+pub use columns::{ColumnConfig, ColumnName, MoeShape};
 pub use commands::{
     ArchiveArgs, ArchiveOperation, CheckArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs, ScoreArgs,
     ShowArgs, TopArgs,
@@ -183,6 +185,9 @@ pub struct Config {
     /// Settings of slices in files.
     #[command(flatten)]
     pub shm: ShmConfig,
+    /// Settings of token columns.
+    #[command(flatten)]
+    pub columns: ColumnConfig,
     /// Session settings.
     #[command(flatten)]
     pub sessions: SessionConfig,

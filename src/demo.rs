@@ -6,6 +6,7 @@
 mod admin;
 mod control;
 mod engine;
+pub mod experts;
 mod generate;
 mod grammar;
 mod info;

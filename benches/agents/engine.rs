@@ -240,6 +240,7 @@ impl Sequence {
                 logprobs,
                 masks: None,
                 masks_length: 0,
+                experts: None,
                 exact: None,
                 timing: Timing::default(),
                 first: start == 0,

@@ -143,6 +143,7 @@ impl Sequence {
                 logprobs,
                 masks: None,
                 masks_length: 0,
+                experts: None,
                 exact: None,
                 timing: TIMING,
                 first: end == 1,

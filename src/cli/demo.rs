@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::chat::model::Chats;
 use crate::cli::{descriptors, print, serve};
-use crate::config::Config;
+use crate::config::{Config, MoeShape};
+use crate::demo::experts::{EXPERTS, EXPERTS_PER_TOKEN, LAYERS};
 use crate::demo::{Engine, EngineOptions, Model, Streaming};
 use crate::serve::connection::{Phase, ServerLimits, serve as accept};
 use crate::tokenizer::Renderer;
@@ -29,8 +30,13 @@ const CHATS_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn run(mut config: Config) -> Result<(), String> {
     serve::catch_sigxfsz()?;
     descriptors::fit_limits(&mut config.limits);
-    let options =
-        EngineOptions { streaming: Streaming::Incremental, context_length: CONTEXT_TOKENS, ..EngineOptions::default() };
+    let options = EngineOptions {
+        streaming: Streaming::Incremental,
+        context_length: CONTEXT_TOKENS,
+        routed_experts: true,
+        ..EngineOptions::default()
+    };
+    config.columns.moe_shape.get_or_insert(MoeShape([LAYERS, EXPERTS_PER_TOKEN, EXPERTS].map(|number| number as u32)));
     let (stop, stopped) = watch::channel(Phase::Serving);
     let (addr, engine) =
         engine(Engine::new(options), stopped).await.map_err(|error| format!("the demo engine: {error}"))?;

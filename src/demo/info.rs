@@ -39,10 +39,10 @@ pub(super) fn server_info(engine: &Engine) -> Response<ReplyBody> {
         }
         Dialect::Sglang056 => r#""stream_output":false"#.to_owned(),
     };
-    let (context, metrics) = (options.context_length, options.metrics);
+    let (context, metrics, experts) = (options.context_length, options.metrics, options.routed_experts);
     let most = context.saturating_sub(RESERVED);
     let body = format!(
-        r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"demo","sampling_defaults":"openai","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
+        r#"{{"model_path":{path},"tokenizer_path":"tokentap-demo","tokenizer_mode":"auto","skip_tokenizer_init":false,"context_length":{context},"served_model_name":{name},"weight_version":{label},{streaming},"stream_interval":1,"enable_metrics":{metrics},"enable_return_routed_experts":{experts},"reasoning_parser":null,"tool_call_parser":null,"chat_template":null,"tp_size":1,"dp_size":1,"speculative_algorithm":null,"disaggregation_mode":"null","grammar_backend":"demo","sampling_defaults":"openai","preferred_sampling_params":null,"rl_on_policy_target":null,"enable_deterministic_inference":false,"status":"ready","max_total_num_tokens":65536,"max_req_input_len":{most},"internal_states":[{{}}],"version":"demo"}}"#
     );
     json(StatusCode::OK, body)
 }

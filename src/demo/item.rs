@@ -37,6 +37,8 @@ pub(super) struct Item {
     pub(super) logprobs: Option<LogprobRequest>,
     /// Whether the reply has the sampling mask of each token; `Some(true)`: with the logprobs of the whole support.
     pub(super) mask: Option<bool>,
+    /// The first token with routed experts; `None` if the reply has none.
+    pub(super) experts_from: Option<usize>,
     pub(super) format: ReplyFormat,
     pub(super) rng: Rng,
 }
@@ -89,12 +91,20 @@ impl Item {
                  top_k={top_k}. Lower top_k or increase --sampling-mask-max-tokens."
             )));
         }
+        let experts_from = match request.experts_from.filter(|_| options.routed_experts && !older) {
+            Some(start) => {
+                Some(usize::try_from(start).ok().filter(|start| *start <= prompt.len()).ok_or_else(|| {
+                    Refusal::Value(format!("routed_experts_start_len must be in [0, {}]; got {start}.", prompt.len()))
+                })?)
+            }
+            None => None,
+        };
         let limit =
             params.max_new_tokens.and_then(|most| usize::try_from(most).ok()).map_or(fitting, |most| most.min(fitting));
         // the seed depends on the sample's number, so that n > 1 with a seed gives n different samples
         let seed = params.sampling_seed.map(|seed| (seed as u64).wrapping_add((sample as u64) << 48));
         let rng = Rng::new(seed.unwrap_or_else(|| engine.next_seed()));
-        Ok(Self { rid, prompt, params, limit, logprobs, mask, format: request.format, rng })
+        Ok(Self { rid, prompt, params, limit, logprobs, mask, experts_from, format: request.format, rng })
     }
 }
 

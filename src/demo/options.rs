@@ -59,6 +59,8 @@ pub struct EngineOptions {
     pub allowed: Option<Vec<u32>>,
     /// The emulated plugin, which returns exact entropies on request (0.5.23 only).
     pub plugin: Plugin,
+    /// Return the experts that processed each token on request, as with `--enable-return-routed-experts` (0.5.23 only).
+    pub routed_experts: bool,
     /// Record every sequence for [`Engine::journal`](super::Engine::journal). The memory of the journal is not bounded.
     pub journal: bool,
     /// The maximum length of prompt and reply together, in tokens.
@@ -77,6 +79,7 @@ impl Default for EngineOptions {
             token_delay: None,
             allowed: None,
             plugin: Plugin::Absent,
+            routed_experts: false,
             journal: false,
             context_length: 4096,
         }

@@ -61,6 +61,8 @@ pub(super) struct GenerateBody {
     pub(super) return_sampling_mask: BatchValue<bool>,
     /// The sampling mask has the logprobs of all its tokens.
     pub(super) whole_support: bool,
+    /// The first token with routed experts; `None` if they are not requested.
+    pub(super) experts_from: Option<i64>,
     pub(super) format: ReplyFormat,
     /// The first value error. A stream returns it as an event.
     pub(super) value_error: Option<Refusal>,
@@ -117,10 +119,18 @@ impl GenerateBody {
             token_ids_logprob: token_ids(object)?,
             return_sampling_mask: flags("return_sampling_mask")?,
             whole_support: member(object, "sampling_logprobs_mode").and_then(Value::as_str) == Some("support"),
+            experts_from: experts_from(object)?,
             format,
             value_error,
         })
     }
+}
+
+/// Parses the request for routed experts.
+fn experts_from(object: &Map<String, Value>) -> Result<Option<i64>, Refusal> {
+    let start = member(object, "routed_experts_start_len").map_or(Some(0), Value::as_i64);
+    let start = start.ok_or_else(|| Refusal::field("routed_experts_start_len", "integer"))?;
+    Ok(flag(object, "return_routed_experts")?.then_some(start))
 }
 
 /// Parses the format of logprobs. Also returns an error if its flags cannot be combined. 0.5.6 ignores the flags.
@@ -188,16 +198,8 @@ fn needs_launch_flag(object: &Map<String, Value>, newer: bool) -> Option<Refusal
 }
 
 /// Fields of SGLang that the demo engine does not support.
-const UNSUPPORTED_FIELDS: [&str; 8] = [
-    "input_embeds",
-    "image_data",
-    "video_data",
-    "audio_data",
-    "session_params",
-    "return_routed_experts",
-    "bootstrap_host",
-    "bootstrap_room",
-];
+const UNSUPPORTED_FIELDS: [&str; 7] =
+    ["input_embeds", "image_data", "video_data", "audio_data", "session_params", "bootstrap_host", "bootstrap_room"];
 
 fn unsupported(object: &Map<String, Value>) -> Option<Refusal> {
     let is_set = |name: &&&str| member(object, name).is_some_and(|value| *value != Value::Bool(false));

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::control::Weights;
 use super::engine::Engine;
+use super::experts::ExpertRouter;
 use super::item::Item;
 use super::journal::{End, JournalWriter, SampledToken};
 use super::logits;
@@ -36,6 +37,9 @@ pub(super) struct Sequence {
     input_rows: LogprobRows,
     output_rows: LogprobRows,
     members: TokenMembers,
+    experts: ExpertRouter,
+    /// `meta_info.routed_experts`, once the sequence has ended.
+    encoded_experts: Option<String>,
     spans: Vec<Span>,
     /// The label of [`Weights::reported_label`] at the last step.
     reported_version: String,
@@ -71,6 +75,8 @@ impl Sequence {
             input_rows,
             output_rows: LogprobRows::default(),
             members: TokenMembers::default(),
+            experts: ExpertRouter::default(),
+            encoded_experts: None,
             spans: Vec::new(),
             reported_version: weights.reported_label.clone(),
             finish: None,
@@ -101,6 +107,13 @@ impl Sequence {
 
     /// Generates one token.
     pub(super) fn step(&mut self, engine: &Engine, weights: &Weights) {
+        if self.item.experts_from.is_some() {
+            // the token that this step samples is processed by the next step
+            let processed = self.experts.rows().len();
+            for token in self.item.prompt.iter().chain(&self.output).skip(processed) {
+                self.experts.process(*token, weights.number);
+            }
+        }
         let params = &self.item.params;
         let at = Position { prompt: &self.item.prompt, output: &self.output };
         let adjusted = engine.model().adjusted_logits(at, params, weights.number);
@@ -185,6 +198,12 @@ impl Sequence {
                 Finish::StopToken(_) | Finish::StopString(_) => End::Stop,
             });
         }
+        self.encoded_experts = self.item.experts_from.map(|from| {
+            let end = (self.item.prompt.len() + self.output.len()).saturating_sub(1).min(self.experts.rows().len());
+            let rows = self.experts.rows().get(from..end).unwrap_or_default();
+            let bytes: Vec<u8> = rows.iter().flatten().flat_map(|expert| expert.to_le_bytes()).collect();
+            base64_simd::STANDARD.encode_to_string(bytes)
+        });
         self.finish = Some(finish);
         self.timing.request_finished_ts = now();
     }
@@ -262,6 +281,7 @@ impl Sequence {
                 logprobs,
                 masks: self.members.masks(&self.item, from.tokens),
                 masks_length: self.output.len(),
+                experts: self.encoded_experts.as_deref(),
                 exact: self.members.entropies(&self.item, engine.options(), from.tokens),
                 timing: self.timing,
                 first: !from.any,

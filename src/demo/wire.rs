@@ -99,6 +99,11 @@ impl Wire {
             0 => writer.raw("\"cached_tokens_details\":null,"),
             cached => writer.raw(&format!("\"cached_tokens_details\":{{\"device\":{cached},\"host\":0}},")),
         }
+        if let Some(experts) = meta.experts {
+            writer.raw("\"routed_experts\":");
+            writer.string(experts);
+            writer.raw(",");
+        }
         if let Some(exact) = meta.exact {
             writer.raw("\"output_token_entropy\":");
             writer.list(exact, |writer, value| match value {
@@ -240,6 +245,7 @@ mod tests {
             logprobs: Some(logprobs),
             masks: None,
             masks_length: 0,
+            experts: None,
             exact: None,
             timing: Timing::default(),
             first: true,

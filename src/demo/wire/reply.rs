@@ -87,6 +87,8 @@ pub struct Meta<'a> {
     pub masks: Option<&'a [Mask]>,
     /// The number of output tokens so far, each of which has a mask.
     pub masks_length: usize,
+    /// The routed experts in base64; `None` in all events except the last, and if the request does not ask for them.
+    pub experts: Option<&'a str>,
     /// The entropies of the plugin, in nats.
     pub exact: Option<&'a [Option<f32>]>,
     /// The times.

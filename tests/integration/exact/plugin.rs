@@ -9,6 +9,7 @@ use crate::support::client::get;
 use crate::support::demo::{Demo, all_numbers, assert_close, ids, numbers, sampling};
 
 const WITH_PLUGIN: EngineOptions = EngineOptions {
+    routed_experts: false,
     plugin: Plugin::Full,
     streaming: Streaming::Cumulative,
     dialect: Dialect::Sglang0523,
