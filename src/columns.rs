@@ -8,7 +8,11 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::named_enum::named_enum;
-pub use table::{Alignment, COLUMNS, ColumnSource, Encoding, Values};
+pub use payload::TurnTokens;
+pub use table::{
+    Alignment, COLUMNS, ColumnSource, Encoding, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT, TOP_COLUMNS, Values,
+    top_columns,
+};
 
 /// A token column: one value, or several, for each of some consecutive tokens of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +58,7 @@ pub enum Shape {
 }
 
 named_enum! {
-    /// Why a payload of the engine is not recorded as a column.
+    /// Why a turn lacks a requested column.
     pub enum ColumnFault {
         /// The payload does not have one row for each token that it should cover.
         Length = "length",
@@ -62,6 +66,20 @@ named_enum! {
         Encoding = "encoding",
         /// The covered tokens are unknown: the engine did not report the ids of the prompt, or the start in the request cannot be read.
         Unaligned = "unaligned",
+        /// The engine did not return the column: it lacks the feature, or the launch flag that enables it.
+        NotReturned = "not_returned",
+        /// The reply was cut off before the event that has the payload.
+        CutOff = "cut_off",
+        /// All values are zero: the kernel of the engine does not report its routing.
+        AllZero = "all_zero",
+        /// tokentap did not ask for it, because the expected reply would be too large.
+        ReplyBudget = "reply_budget",
+        /// tokentap did not ask for it: the support is unlimited, because the request has no `top_k`, or one above the engine's limit.
+        OpenSupport = "open_support",
+        /// tokentap did not ask for it: the engine has not been probed yet, or `turns[].measured.reason` says why no top-k was requested.
+        NotRequested = "not_requested",
+        /// The engine refused the request with it, and answered without it.
+        Refused = "refused",
     }
 }
 

@@ -103,6 +103,8 @@ metrics! {
     skipped: counters "entropy_skipped_total" [reason];
     /// Sequences for which the engine did not report the requested exact entropies.
     exact_lost: counters "exact_lost_total" [reason];
+    /// Turns without a token column that was requested.
+    missing_columns: counters "missing_columns_total" [column, reason];
     /// Requests that were sent again without forced logprobs.
     unforced_retries: counters "unforced_retries_total" [status_code];
     /// Clients that disconnected before their reply was complete.

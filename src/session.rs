@@ -41,7 +41,7 @@ pub use sessions::{
 };
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
-pub use state::{Frozen, ReplyDigests, ReplyTurns, Session, SessionError};
+pub use state::{Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session, SessionError};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };

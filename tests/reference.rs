@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, ValueEnum};
 use tokentap::chat::drift::Drift;
-use tokentap::columns::{Alignment, COLUMNS, ColumnFault, ColumnSource, Encoding, Values};
+use tokentap::columns::{Alignment, COLUMNS, ColumnFault, ColumnSource, Encoding, TOP_COLUMNS, Values};
 use tokentap::config::{Cli, Format};
 use tokentap::engine::reason::Reason;
 use tokentap::metrics::Metrics;
@@ -197,8 +197,9 @@ fn export_formats_page_is_up_to_date() {
 
 #[test]
 fn token_columns_page_is_up_to_date() {
-    let introduction = "The per-token data that tokentap records as columns if the client asks for them. \
-        [Trajectories](../concepts/trajectories.md#token-columns) explains where they are exported.";
+    let introduction = "The per-token data that tokentap records as columns, if the client asks for them or `--columns` names them. \
+        [Trajectories](../concepts/trajectories.md#token-columns) explains where they are exported, and \
+        [Routing replay](../guides/routing-replay.md) how routed experts are used.";
     let mut text = page("Token columns", introduction);
     text.push_str(
         "\n| column | request member | member of `meta_info` | payload | type | values of a token | tokens | in trainers |\n\
@@ -212,6 +213,7 @@ fn token_columns_page_is_up_to_date() {
         let values = match source.values {
             Values::One => "one",
             Values::Fixed => "the same number for each",
+            Values::Experts => "`[layers, experts per token]`",
             Values::Ragged => "another number for each",
         };
         let tokens = match source.alignment {
@@ -227,17 +229,57 @@ fn token_columns_page_is_up_to_date() {
             })
             .collect();
         let ColumnSource { name, request, member, number, .. } = source;
+        let number = match source.values {
+            Values::Experts => "u8 up to 256 experts, u16 up to 65,536, else u32".to_owned(),
+            _ => number.name().to_owned(),
+        };
         writeln!(
             text,
-            "| `{name}` | `{request}` | `{member}` | {payload} | {} | {values} | {tokens} | {} |",
-            number.name(),
+            "| `{name}` | `{request}` | `{member}` | {payload} | {number} | {values} | {tokens} | {} |",
             trainers.join(", ")
         )
         .unwrap();
     }
-    text.push_str("\n## `missing_columns`\n\nWhy the payload of a column is not recorded as one.\n");
+    let [ids, logprobs] = TOP_COLUMNS;
+    write!(
+        text,
+        "\n## The likeliest tokens\n\n\
+         `--columns top_logprobs` records the likeliest tokens at each sampled one, which tokentap reads for the entropies anyway, as two \
+         columns: `{ids}` (u32) and `{logprobs}` (f32, natural logarithm at the temperature of the logprobs).\n\n\
+         - They have `--top-logprobs` entries, or fewer where tokentap requests a smaller k (`turns[].measured`) or the client sets \
+         `entropy_options.top_k`. A client's own larger k does not enlarge them.\n\
+         - If all sampled tokens of a turn have the same number of entries, their shape is `[k]`. Otherwise the turn has ragged lists; a \
+         token without a row has an empty one.\n\
+         - The rows are requested also where an exact entropy makes them unnecessary, or where `--entropy` is off. Where \
+         [forcing gives way](../concepts/entropy.md), they are missing as `not_requested`.\n\
+         - They are the numbers that a client with `return_logprob` and `top_logprobs_num` gets, and cost no second parse.\n\n\
+         ## Bytes\n\n\
+         A column takes the same bytes in memory, in the log and in the shared ledger, besides 100 bytes for each turn. `tests/integration/token_columns.rs` \
+         measures the growth of a session.\n\n\
+         | column | bytes a token | tokens in 1 GiB | bytes a token on the wire |\n|---|---|---|---|\n"
+    )
+    .unwrap();
+    let gib = 1_u64 << 30;
+    for (about, bytes, wire) in [
+        ("`routed_experts`, 48 x 8 of 128 experts", 48 * 8, "2,048"),
+        ("`routed_experts`, 61 x 8 of 256 experts", 61 * 8, "2,603"),
+        ("`routed_experts`, 36 x 4 of 512 experts", 2 * 36 * 4, "768"),
+        ("`sampling_mask` with a support of 50 tokens", 4 + 4 * 50, "about 320"),
+        ("`top_ids` and `top_logprobs`, k = 20", 2 * 4 * 20, "that of the entropies"),
+    ] {
+        writeln!(text, "| {about} | {bytes} | {} | {wire} |", thousands(gib / bytes)).unwrap();
+    }
+    text.push_str("\n## `missing_columns`\n\nWhy a turn lacks a column that was requested.\n");
     table(&mut text, ("src/columns.rs", "ColumnFault"), &ColumnFault::ALL, |fault| fault.name());
     compare_or_update("token-columns.md", &text);
+}
+
+/// A number with a comma after each three digits.
+fn thousands(number: u64) -> String {
+    match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", thousands(number / 1000), number % 1000),
+    }
 }
 
 #[test]

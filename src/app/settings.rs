@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::config::{Config, EntropyDefault, OnAbort, Secret, Teacher};
+use crate::columns::{ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
+use crate::config::{ColumnConfig, ColumnName, Config, EntropyDefault, MoeShape, OnAbort, Secret, Teacher};
 use crate::engine::plan::PlanLimits;
 use crate::engine::transport::client::{Client, ClientSettings};
-use crate::generation::settings::{AbortPolicy, EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+use crate::generation::settings::{
+    AbortPolicy, ColumnSettings, EntropyMode, EntropySettings, GenerationSettings, SessionLimits,
+};
 use crate::serve::connection::ServerLimits;
 
 /// The client of the upstream.
@@ -64,8 +67,9 @@ pub(super) fn connections(config: &Config) -> ServerLimits {
 
 /// The settings of generations.
 pub(super) fn generation(config: &Config) -> GenerationSettings {
-    let Config { entropy, sessions, limits, ledger, interruptions, .. } = config;
+    let Config { entropy, columns, sessions, limits, ledger, interruptions, .. } = config;
     GenerationSettings {
+        columns: self::columns(columns),
         entropy: EntropySettings {
             mode: match entropy.entropy {
                 EntropyDefault::On => EntropyMode::On,
@@ -94,4 +98,18 @@ pub(super) fn generation(config: &Config) -> GenerationSettings {
             OnAbort::Retry => AbortPolicy::Retry,
         },
     }
+}
+
+fn columns(config: &ColumnConfig) -> ColumnSettings {
+    let mut settings = ColumnSettings::default();
+    for name in &config.columns {
+        match name {
+            ColumnName::RoutedExperts => settings.wanted[ROUTED_EXPERTS_AT] = true,
+            ColumnName::SamplingMask => settings.wanted[SAMPLING_MASK_AT] = true,
+            ColumnName::TopLogprobs => settings.keeps_top = true,
+        }
+    }
+    let shape = |MoeShape([layers, per_token, experts])| ExpertShape { layers, per_token, experts };
+    settings.experts = config.moe_shape.map(shape);
+    settings
 }

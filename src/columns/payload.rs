@@ -1,35 +1,36 @@
 //! Reads the payload of a column.
 
-use std::ops::Range;
-
-use super::{Column, ColumnFault, ColumnSource, Encoding, NumberType, Shape, Values};
+use super::{Column, ColumnFault, ColumnSource, Encoding, ExpertShape, NumberType, Shape, Values};
 use crate::json::Cursor;
 
+/// The tokens of a turn, and what else decides how a payload is read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TurnTokens {
+    /// The number of tokens before the first sampled one, if it is known.
+    pub prompt: Option<usize>,
+    /// The number of sampled tokens.
+    pub sampled: usize,
+    /// The value of the request member that the alignment names, if it is known.
+    pub start: Option<usize>,
+    /// The routing of the model, if it is known.
+    pub experts: Option<ExpertShape>,
+}
+
 impl ColumnSource {
-    /// The column of a turn with `sampled` sampled tokens and this payload, the JSON text of the member; `None` if it covers no token.
-    /// `prompt` is the number of tokens before the first sampled one, if it is known, and `start` the value of the request member that
-    /// the alignment names, if it is known.
+    /// The column of a turn with this payload, the JSON text of the member; `None` if it covers no token.
     ///
     /// # Errors
     /// When the payload cannot be read, or does not have one row for each token that it should cover.
-    pub fn read(
-        &self,
-        payload: &str,
-        prompt: Option<usize>,
-        sampled: usize,
-        start: Option<usize>,
-    ) -> Result<Option<Column>, ColumnFault> {
-        let tokens = self.alignment.tokens(prompt, sampled, start).ok_or(ColumnFault::Unaligned)?;
+    pub fn read(&self, payload: &str, turn: TurnTokens) -> Result<Option<Column>, ColumnFault> {
+        let tokens = self.alignment.tokens(turn.prompt, turn.sampled, turn.start).ok_or(ColumnFault::Unaligned)?;
         let rows = usize::try_from(tokens.end - tokens.start).map_err(|_| ColumnFault::Length)?;
+        let experts = turn.experts.filter(|_| self.values == Values::Experts);
+        let number = experts.map_or(self.number, ExpertShape::number);
         let (shape, data) = match self.encoding {
             Encoding::Lists => self.read_lists(payload, rows)?,
-            Encoding::Base64(wire) => self.read_base64(payload, wire, rows)?,
+            Encoding::Base64(wire) => self.read_base64(payload, wire, rows, experts)?,
         };
-        Ok((rows > 0).then(|| self.column(tokens, shape, data)))
-    }
-
-    fn column(&self, tokens: Range<i32>, shape: Shape, data: Vec<u8>) -> Column {
-        Column { name: self.name.into(), number: self.number, tokens, shape, data: data.into() }
+        Ok((rows > 0).then(|| Column { name: self.name.into(), number, tokens, shape, data: data.into() }))
     }
 
     fn read_lists(&self, payload: &str, rows: usize) -> Result<(Shape, Vec<u8>), ColumnFault> {
@@ -41,7 +42,7 @@ impl ColumnSource {
         let values = lists.values;
         match self.values {
             Values::One => Ok((Shape::Fixed(Box::default()), values)),
-            Values::Fixed => {
+            Values::Fixed | Values::Experts => {
                 let width = counts.first().copied().unwrap_or_default();
                 if counts.iter().any(|count| *count != width) || (width == 0 && rows > 0) {
                     return Err(ColumnFault::Length);
@@ -55,32 +56,57 @@ impl ColumnSource {
         }
     }
 
-    fn read_base64(&self, payload: &str, wire: NumberType, rows: usize) -> Result<(Shape, Vec<u8>), ColumnFault> {
+    fn read_base64(
+        &self,
+        payload: &str,
+        wire: NumberType,
+        rows: usize,
+        experts: Option<ExpertShape>,
+    ) -> Result<(Shape, Vec<u8>), ColumnFault> {
         let text: &str = serde_json::from_str(payload).map_err(|_| ColumnFault::Encoding)?;
         let bytes = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| ColumnFault::Encoding)?;
         let width = if rows == 0 { 0 } else { bytes.len() / (rows * wire.size()) };
         let is_whole = bytes.len() == rows * width * wire.size() && (width > 0 || rows == 0);
-        if !is_whole || self.values == Values::One && width > 1 {
+        let is_wide = rows > 0 && experts.is_some_and(|experts| experts.values() != width as u64);
+        if !is_whole || is_wide || self.values == Values::One && width > 1 {
             return Err(ColumnFault::Length);
         }
-        let shape = match self.values {
-            Values::One => Box::default(),
-            Values::Fixed => [u32::try_from(width).map_err(|_| ColumnFault::Length)?].into(),
-            Values::Ragged => return Err(ColumnFault::Encoding),
+        let width = u32::try_from(width).map_err(|_| ColumnFault::Length)?;
+        let (shape, number): (Box<[u32]>, _) = match (self.values, experts) {
+            (Values::One, _) => (Box::default(), self.number),
+            (Values::Experts, Some(experts)) => ([experts.layers, experts.per_token].into(), experts.number()),
+            (Values::Fixed | Values::Experts, _) => ([width].into(), self.number),
+            (Values::Ragged, _) => return Err(ColumnFault::Encoding),
         };
-        let values = if wire == self.number { bytes } else { self.converted(&bytes, wire)? };
+        // the experts of a token in a layer differ, so that a layer with one expert alone can have only zeros
+        let is_one = experts.is_some_and(|experts| experts.per_token == 1);
+        if self.values == Values::Experts && rows > 0 && !is_one && bytes.iter().all(|byte| *byte == 0) {
+            return Err(ColumnFault::AllZero);
+        }
+        let limit = experts.map(|experts| experts.experts);
+        let values = if wire == number { bytes } else { converted(&bytes, wire, number, limit)? };
         Ok((Shape::Fixed(shape), values))
     }
+}
 
-    /// Integers of the type `wire` in the type of the column.
-    fn converted(&self, bytes: &[u8], wire: NumberType) -> Result<Vec<u8>, ColumnFault> {
-        let mut values = Vec::with_capacity(bytes.len() / wire.size() * self.number.size());
-        for value in bytes.chunks_exact(wire.size()) {
-            let integer = wire.integer(value).ok_or(ColumnFault::Encoding)?;
-            self.number.push_integer(integer, &mut values).ok_or(ColumnFault::Encoding)?;
+/// Integers of the type `wire` in the type `number`, all below `limit`.
+fn converted(bytes: &[u8], wire: NumberType, number: NumberType, limit: Option<u32>) -> Result<Vec<u8>, ColumnFault> {
+    let mut values = Vec::with_capacity(bytes.len() / wire.size() * number.size());
+    if wire == NumberType::I32 && number == NumberType::U8 {
+        // routed experts, whose payloads have megabytes
+        let limit = limit.unwrap_or(0x100).min(0x100);
+        for value in bytes.as_chunks::<4>().0 {
+            let value = u32::from_le_bytes(*value);
+            values.push(u8::try_from(value).ok().filter(|_| value < limit).ok_or(ColumnFault::Encoding)?);
         }
-        Ok(values)
+        return Ok(values);
     }
+    for value in bytes.chunks_exact(wire.size()) {
+        let integer = wire.integer(value).ok_or(ColumnFault::Encoding)?;
+        let is_below = limit.is_none_or(|limit| integer < i128::from(limit));
+        number.push_integer(integer, &mut values).filter(|()| is_below).ok_or(ColumnFault::Encoding)?;
+    }
+    Ok(values)
 }
 
 /// A reader of lists of numbers. It writes each value as it is read: a list may have millions.
@@ -166,31 +192,28 @@ impl NumberType {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::columns::{Alignment, COLUMNS};
+    use crate::columns::{Alignment, COLUMNS, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
 
     fn mask() -> &'static ColumnSource {
         COLUMNS.iter().find(|source| source.name == "sampling_mask").unwrap()
     }
 
     /// Routed experts as SGLang sends them: the base64 of an int32 array `[T - 1 - start, layers, k]`.
-    const EXPERTS: ColumnSource = ColumnSource {
-        name: "routed_experts",
-        request: "return_routed_experts",
-        member: "routed_experts",
-        encoding: Encoding::Base64(NumberType::I32),
-        number: NumberType::U16,
-        values: Values::Fixed,
-        alignment: Alignment::Processed { start: "routed_experts_start_len" },
-        trainers: &[("miles", "rollout_routed_experts")],
-    };
+    const EXPERTS: ColumnSource = COLUMNS[ROUTED_EXPERTS_AT];
 
     /// Hidden states as lists of numbers.
     const STATES: ColumnSource =
         ColumnSource { number: NumberType::F32, values: Values::Fixed, alignment: Alignment::Sampled, ..MASK };
-    const MASK: ColumnSource = COLUMNS[0];
+    const MASK: ColumnSource = COLUMNS[SAMPLING_MASK_AT];
+
+    fn tokens(prompt: Option<usize>, sampled: usize, start: Option<usize>) -> TurnTokens {
+        TurnTokens { prompt, sampled, start, experts: None }
+    }
 
     fn payload(numbers: &[i32]) -> String {
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -204,12 +227,12 @@ mod tests {
 
     #[test]
     fn mask_is_a_ragged_column_of_the_sampled_tokens() {
-        let column = mask().read("[[5, 9],[],[ 7 ]]", None, 3, None).unwrap().unwrap();
+        let column = mask().read("[[5, 9],[],[ 7 ]]", tokens(None, 3, None)).unwrap().unwrap();
         assert_eq!((column.tokens.clone(), &column.shape), (0..3, &Shape::Ragged));
         let ids = |row: &[u8]| row.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect::<Vec<_>>();
         let rows: Vec<Vec<u32>> = column.rows().unwrap().into_iter().map(ids).collect();
         assert_eq!(rows, [vec![5, 9], vec![], vec![7]]);
-        assert_eq!(mask().read("[]", None, 0, None), Ok(None));
+        assert_eq!(mask().read("[]", tokens(None, 0, None)), Ok(None));
     }
 
     #[test]
@@ -229,66 +252,104 @@ mod tests {
             ("\"AAA=\"", ColumnFault::Encoding),
             ("{}", ColumnFault::Encoding),
         ] {
-            assert_eq!(mask().read(payload, Some(9), 2, None), Err(fault), "{payload}");
+            assert_eq!(mask().read(payload, tokens(Some(9), 2, None)), Err(fault), "{payload}");
         }
     }
 
     #[test]
     fn lists_of_one_length_are_a_fixed_shape() {
-        let column = STATES.read("[[0.5,-1],[1e3,2]]", None, 2, None).unwrap().unwrap();
+        let column = STATES.read("[[0.5,-1],[1e3,2]]", tokens(None, 2, None)).unwrap().unwrap();
         assert_eq!(column.shape, Shape::Fixed([2].into()));
         let numbers: Vec<f32> = column.data.chunks(4).map(|n| f32::from_le_bytes(n.try_into().unwrap())).collect();
         assert_eq!(numbers, [0.5, -1.0, 1e3, 2.0]);
-        assert_eq!(STATES.read("[[0.5,-1],[1]]", None, 2, None), Err(ColumnFault::Length));
-        assert_eq!(STATES.read("[[1e39],[1]]", None, 2, None), Err(ColumnFault::Encoding), "too large for float32");
+        assert_eq!(STATES.read("[[0.5,-1],[1]]", tokens(None, 2, None)), Err(ColumnFault::Length));
+        assert_eq!(
+            STATES.read("[[1e39],[1]]", tokens(None, 2, None)),
+            Err(ColumnFault::Encoding),
+            "too large for float32"
+        );
         let single = ColumnSource { values: Values::One, ..STATES };
-        let column = single.read("[0.5,2]", None, 2, None).unwrap().unwrap();
+        let column = single.read("[0.5,2]", tokens(None, 2, None)).unwrap().unwrap();
         assert_eq!((column.shape, column.data.len()), (Shape::Fixed([].into()), 8));
-        assert_eq!(single.read("[[0.5],2]", None, 2, None), Err(ColumnFault::Encoding));
+        assert_eq!(single.read("[[0.5],2]", tokens(None, 2, None)), Err(ColumnFault::Encoding));
     }
 
     /// Prompt 4, sampled 3: 6 processed tokens, of which `start` are left out.
     #[test]
     fn processed_tokens_begin_at_the_start_and_lack_the_last_one() {
-        for (start, tokens) in [(0, -4..2), (2, -2..2), (4, 0..2)] {
-            let rows = usize::try_from(tokens.end - tokens.start).unwrap();
+        for (start, covered) in [(0, -4..2), (2, -2..2), (4, 0..2)] {
+            let rows = usize::try_from(covered.end - covered.start).unwrap();
             let numbers: Vec<i32> = (0..i32::try_from(rows * 6).unwrap()).collect();
-            let column = EXPERTS.read(&payload(&numbers), Some(4), 3, Some(start)).unwrap().unwrap();
-            assert_eq!((column.tokens.clone(), &column.shape), (tokens, &Shape::Fixed([6].into())));
+            let column = EXPERTS.read(&payload(&numbers), tokens(Some(4), 3, Some(start))).unwrap().unwrap();
+            assert_eq!((column.tokens.clone(), &column.shape), (covered, &Shape::Fixed([6].into())));
             let flat: Vec<i32> = values(&column).concat().into_iter().map(i32::from).collect();
             assert_eq!(flat, numbers);
         }
         assert_eq!(
-            EXPERTS.read("\"\"", Some(4), 1, Some(4)),
+            EXPERTS.read("\"\"", tokens(Some(4), 1, Some(4))),
             Ok(None),
             "one sampled token, whose row the next turn has"
         );
-        let prompt_only = EXPERTS.read(&payload(&[1, 2, 3]), Some(4), 0, Some(0)).unwrap().unwrap();
+        let prompt_only = EXPERTS.read(&payload(&[1, 2, 3]), tokens(Some(4), 0, Some(0))).unwrap().unwrap();
         assert_eq!((prompt_only.tokens.clone(), values(&prompt_only)), (-4..-1, vec![vec![1], vec![2], vec![3]]));
     }
 
     #[test]
     fn payload_of_processed_tokens_that_does_not_fit_is_not_a_column() {
-        let read = |numbers: &[i32], prompt, start| EXPERTS.read(&payload(numbers), prompt, 3, Some(start));
+        let read = |numbers: &[i32], prompt, start| EXPERTS.read(&payload(numbers), tokens(prompt, 3, Some(start)));
         assert_eq!(read(&[0; 13], Some(4), 0), Err(ColumnFault::Length));
         assert_eq!(read(&[], Some(4), 0), Err(ColumnFault::Length));
         assert_eq!(read(&[0; 12], None, 0), Err(ColumnFault::Unaligned));
-        assert_eq!(EXPERTS.read(&payload(&[0; 12]), Some(4), 3, None), Err(ColumnFault::Unaligned));
+        assert_eq!(EXPERTS.read(&payload(&[0; 12]), tokens(Some(4), 3, None)), Err(ColumnFault::Unaligned));
         assert_eq!(read(&[0; 12], Some(4), 5), Err(ColumnFault::Unaligned), "a start after the prompt");
         assert_eq!(read(&[-1; 6], Some(4), 0), Err(ColumnFault::Encoding), "not an expert");
         assert_eq!(read(&[1 << 16; 6], Some(4), 0), Err(ColumnFault::Encoding));
-        assert_eq!(EXPERTS.read("\"AAA\"", Some(4), 3, Some(0)), Err(ColumnFault::Encoding));
-        assert_eq!(EXPERTS.read("\"AAA=\"", Some(4), 3, Some(0)), Err(ColumnFault::Length), "half of a number");
-        assert_eq!(EXPERTS.read("[[1]]", Some(4), 3, Some(0)), Err(ColumnFault::Encoding));
+        assert_eq!(EXPERTS.read("\"AAA\"", tokens(Some(4), 3, Some(0))), Err(ColumnFault::Encoding));
+        assert_eq!(EXPERTS.read("\"AAA=\"", tokens(Some(4), 3, Some(0))), Err(ColumnFault::Length), "half of a number");
+        assert_eq!(EXPERTS.read("[[1]]", tokens(Some(4), 3, Some(0))), Err(ColumnFault::Encoding));
+    }
+
+    #[test]
+    fn experts_have_the_shape_of_the_model_and_the_smallest_type() {
+        let read = |numbers: &[i32], layers, per_token, experts| {
+            let experts = Some(ExpertShape { layers, per_token, experts });
+            EXPERTS.read(&payload(numbers), TurnTokens { experts, ..tokens(Some(2), 2, Some(1)) })
+        };
+        let column = read(&[0, 3, 7, 1, 255, 2, 4, 0], 2, 2, 256).unwrap().unwrap();
+        assert_eq!((column.number, &column.shape), (NumberType::U8, &Shape::Fixed([2, 2].into())));
+        assert_eq!((column.tokens, &column.data[..]), (-1..1, &[0, 3, 7, 1, 255, 2, 4, 0][..]));
+        let wide = read(&[0, 3, 7, 1, 256, 2, 4, 0], 1, 4, 257).unwrap().unwrap();
+        assert_eq!((wide.number, wide.shape), (NumberType::U16, Shape::Fixed([1, 4].into())));
+        assert_eq!(wide.data[8..10], [0, 1]);
+        assert_eq!(ExpertShape { layers: 1, per_token: 1, experts: 1 << 17 }.number(), NumberType::U32);
+        assert_eq!(read(&[0, 3, 7, 1, 4, 2, 4, 0], 2, 1, 256), Err(ColumnFault::Length), "another shape");
+        for outside in [8, -1, 256] {
+            assert_eq!(read(&[0, 3, 7, outside], 2, 1, 8), Err(ColumnFault::Encoding), "{outside}");
+            assert_eq!(read(&[0, 200, 7, outside], 2, 1, 257).is_err(), outside == -1, "{outside}");
+        }
+    }
+
+    #[test]
+    fn experts_that_are_all_zero_are_not_reported_by_the_kernel() {
+        let read = |per_token| {
+            let experts = Some(ExpertShape { layers: 2, per_token, experts: 8 });
+            EXPERTS
+                .read(&payload(&vec![0; 4 * per_token as usize]), TurnTokens { experts, ..tokens(Some(2), 2, Some(1)) })
+        };
+        assert_eq!(read(2), Err(ColumnFault::AllZero));
+        assert!(read(1).is_ok_and(|column| column.is_some()), "one expert of each layer may be the first");
+        assert_eq!(EXPERTS.read(&payload(&[0; 12]), tokens(Some(4), 3, Some(0))), Err(ColumnFault::AllZero));
     }
 
     proptest! {
         #[test]
         fn reading_arbitrary_text_does_not_panic(
             text in "[\\[\\]0-9,.\"eE-]{0,40}", sampled in 0_usize..4, prompt in prop::option::of(0_usize..4), start in prop::option::of(0_usize..5),
+            experts in prop::option::of((0..3_u32, 0..3_u32, 0..300_u32)),
         ) {
+            let experts = experts.map(|(layers, per_token, experts)| ExpertShape { layers, per_token, experts });
             for source in [MASK, STATES, EXPERTS] {
-                if let Ok(Some(column)) = source.read(&text, prompt, sampled, start) {
+                if let Ok(Some(column)) = source.read(&text, TurnTokens { prompt, sampled, start, experts }) {
                     prop_assert!(column.rows().is_some_and(|rows| !rows.is_empty()));
                 }
             }
@@ -308,10 +369,14 @@ mod tests {
 
     #[test]
     fn table_can_be_read() {
-        let mut names: Vec<&str> = COLUMNS.iter().flat_map(|source| [source.name, source.member]).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), 2 * COLUMNS.len(), "a name or a member occurs twice");
+        for of in [|source: &ColumnSource| source.name, |source: &ColumnSource| source.member] {
+            let names: BTreeSet<&str> = COLUMNS.iter().map(of).collect();
+            assert_eq!(names.len(), COLUMNS.len(), "{names:?}: a name or a member occurs twice");
+        }
+        assert_eq!(
+            [SAMPLING_MASK_AT, ROUTED_EXPERTS_AT].map(|at| COLUMNS[at].name),
+            ["sampling_mask", "routed_experts"]
+        );
         for source in COLUMNS {
             let is_half = matches!(source.number, NumberType::F16 | NumberType::Bf16);
             match source.encoding {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::NumberType;
+use super::{Column, NumberType, Shape};
 
 /// A column that an engine can report: how it is requested, and how its payload is read.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,8 @@ pub struct ColumnSource {
     pub request: &'static str,
     /// The member of `meta_info` with the payload.
     pub member: &'static str,
+    /// The beginning of the names of all members that the request adds to `meta_info`.
+    pub members: &'static str,
     /// How the payload is encoded.
     pub encoding: Encoding,
     /// The type in which the values are recorded.
@@ -41,6 +43,8 @@ pub enum Values {
     One,
     /// The same number for each token, which follows from the length of the payload.
     Fixed,
+    /// The experts of each layer: `[layers, experts per token]` of [`ExpertShape`]. Without it, the same number for each token.
+    Experts,
     /// Another number for each token. Only of [`Encoding::Lists`].
     Ragged,
 }
@@ -57,17 +61,105 @@ pub enum Alignment {
     },
 }
 
-/// The token columns. To add one, add a row.
-pub const COLUMNS: &[ColumnSource] = &[ColumnSource {
+/// The routing of a mixture-of-experts model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertShape {
+    /// The layers of the model, also those without experts.
+    pub layers: u32,
+    /// The experts that process a token in a layer.
+    pub per_token: u32,
+    /// The experts of a layer to choose from.
+    pub experts: u32,
+}
+
+impl ExpertShape {
+    /// The values of a token.
+    #[must_use]
+    pub fn values(self) -> u64 {
+        u64::from(self.layers) * u64::from(self.per_token)
+    }
+
+    /// The smallest type that holds the number of any expert.
+    #[must_use]
+    pub fn number(self) -> NumberType {
+        match self.experts {
+            0..=0x100 => NumberType::U8,
+            0x101..=0x1_0000 => NumberType::U16,
+            _ => NumberType::U32,
+        }
+    }
+}
+
+/// The token columns that an engine reports. To add one, add a row.
+pub const COLUMNS: &[ColumnSource] = &[SAMPLING_MASK, ROUTED_EXPERTS];
+
+/// The position of the sampling masks in [`COLUMNS`].
+pub const SAMPLING_MASK_AT: usize = 0;
+
+/// The position of the routed experts in [`COLUMNS`].
+pub const ROUTED_EXPERTS_AT: usize = 1;
+
+const SAMPLING_MASK: ColumnSource = ColumnSource {
     name: "sampling_mask",
     request: "return_sampling_mask",
     member: "output_token_sampling_mask",
+    members: "output_token_sampling_",
     encoding: Encoding::Lists,
     number: NumberType::U32,
     values: Values::Ragged,
     alignment: Alignment::Sampled,
     trainers: &[],
-}];
+};
+
+const ROUTED_EXPERTS: ColumnSource = ColumnSource {
+    name: "routed_experts",
+    request: "return_routed_experts",
+    member: "routed_experts",
+    members: "routed_experts",
+    encoding: Encoding::Base64(NumberType::I32),
+    // without an [`ExpertShape`]
+    number: NumberType::U16,
+    values: Values::Experts,
+    alignment: Alignment::Processed { start: "routed_experts_start_len" },
+    trainers: &[
+        ("miles", "rollout_routed_experts"),
+        ("slime", "rollout_routed_experts"),
+        ("verl", "routed_experts"),
+        ("strands", "routed_experts"),
+    ],
+};
+
+/// The names of the columns with the likeliest tokens of each sampled one: their ids (`u32`), and their logprobs (`f32`).
+pub const TOP_COLUMNS: [&str; 2] = ["top_ids", "top_logprobs"];
+
+/// The columns with the likeliest tokens of a turn. `counts` is their number for each sampled token; `ids` and `logprobs` have all of them,
+/// token after token. The shape is fixed if all tokens have the same number. `None` if no token has any.
+#[must_use]
+pub fn top_columns(counts: &[u32], ids: &[u32], logprobs: &[f32]) -> Option<[Column; 2]> {
+    let end = i32::try_from(counts.len()).ok()?;
+    let first = *counts.first()?;
+    if ids.is_empty() || ids.len() != logprobs.len() {
+        return None;
+    }
+    let is_fixed = counts.iter().all(|count| *count == first);
+    let heads = || counts.iter().filter(|_| !is_fixed).flat_map(|count| count.to_le_bytes());
+    let column = |name: &str, number, values: Vec<u8>| Column {
+        name: name.into(),
+        number,
+        tokens: 0..end,
+        shape: if is_fixed { Shape::Fixed([first].into()) } else { Shape::Ragged },
+        data: values.into(),
+    };
+    let [name_of_ids, name_of_logprobs] = TOP_COLUMNS;
+    Some([
+        column(name_of_ids, NumberType::U32, heads().chain(ids.iter().flat_map(|id| id.to_le_bytes())).collect()),
+        column(
+            name_of_logprobs,
+            NumberType::F32,
+            heads().chain(logprobs.iter().flat_map(|l| l.to_le_bytes())).collect(),
+        ),
+    ])
+}
 
 impl Alignment {
     /// The request member with the start of the covered tokens, if they have another start than the sampled tokens.

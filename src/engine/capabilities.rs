@@ -4,6 +4,8 @@ pub(crate) mod common;
 
 use std::sync::Arc;
 
+use crate::columns::ExpertShape;
+
 /// A product that serves as an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Product {
@@ -166,6 +168,10 @@ pub struct Capabilities {
     pub plugin: PluginState,
     /// The largest support that its sampling mask reports, in tokens; `None` without sampling masks.
     pub sampling_mask: Option<u32>,
+    /// It returns the experts that processed each token, if the request asks for them; `None` if no route reports it.
+    pub routed_experts: Option<bool>,
+    /// The routing of the model; `None` for a model without experts, or if it is not known.
+    pub experts: Option<ExpertShape>,
     /// The kind of speculative decoding.
     pub speculative: Option<String>,
     /// That kind of speculative decoding refuses logprobs.
@@ -213,6 +219,8 @@ impl Default for Capabilities {
             echoes_prompt: false,
             plugin: PluginState::Absent,
             sampling_mask: None,
+            routed_experts: None,
+            experts: None,
             speculative: None,
             refuses_logprobs: false,
             disaggregated: false,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::columns::{COLUMNS, ColumnFault, ExpertShape};
 use crate::engine::capabilities::Product;
 use crate::engine::reason::Reason;
 use crate::engine::rid::InlineRid;
@@ -56,6 +57,37 @@ pub struct PlanLimits {
     pub max_reply_bytes: u64,
 }
 
+/// The token columns that tokentap requests with a generation that it records.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ColumnInputs {
+    /// Those of the table, by their positions in it.
+    pub wanted: [bool; COLUMNS.len()],
+    /// The likeliest tokens are recorded.
+    pub keeps_top: bool,
+    /// The number of leading tokens that columns of processed tokens may leave out: the first number with which the expected reply fits its
+    /// bound is requested. Earlier turns have the values of these tokens.
+    pub starts: [usize; 2],
+    /// The routing of the model, if it is known.
+    pub experts: Option<ExpertShape>,
+}
+
+/// What becomes of a token column of the table in one sequence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ColumnPlan {
+    /// It is not wanted.
+    #[default]
+    Unwanted,
+    /// The client requested it, so it stays in the reply.
+    Requested,
+    /// tokentap requests it, and removes it from the reply.
+    Forced,
+    /// tokentap wants it and does not request it.
+    Missing(ColumnFault),
+}
+
+/// What becomes of each column of the table.
+pub type ColumnPlans = [ColumnPlan; COLUMNS.len()];
+
 /// The inputs of a plan besides the request and the capabilities of the engine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlanInputs {
@@ -73,6 +105,8 @@ pub(crate) struct PlanInputs {
     pub shape: RequestShape,
     /// The failures since the last probe.
     pub failures: FailuresSinceProbe,
+    /// The token columns that are requested.
+    pub columns: ColumnInputs,
 }
 
 /// Failures since the last probe.
@@ -137,13 +171,31 @@ pub struct ItemPlan {
     pub reason: Option<Reason>,
     /// The desired k, if a smaller one is requested so that the reply fits its limit.
     pub lowered_from: Option<u32>,
+    /// The token columns.
+    pub columns: ColumnPlans,
 }
 
 impl ItemPlan {
     /// The item without anything forced.
     #[must_use]
     pub fn unforced(self) -> Self {
-        Self { logprob: self.asked, k: self.asked_k, at_one: false, exact: None, ..self }
+        let columns = self.columns.map(|column| match column {
+            ColumnPlan::Forced => ColumnPlan::Missing(ColumnFault::Refused),
+            other => other,
+        });
+        Self { logprob: self.asked, k: self.asked_k, at_one: false, exact: None, columns, ..self }
+    }
+
+    /// Whether a token column is requested that the client did not request.
+    #[must_use]
+    pub fn forces_columns(&self) -> bool {
+        self.columns.contains(&ColumnPlan::Forced)
+    }
+
+    /// Whether the reply may have token columns.
+    #[must_use]
+    pub fn has_columns(&self) -> bool {
+        self.columns.iter().any(|column| matches!(column, ColumnPlan::Requested | ColumnPlan::Forced))
     }
 
     /// Whether exact values are requested that the client did not request.
@@ -184,6 +236,10 @@ pub struct Plan {
     pub shape: RequestShape,
     /// The engine has a plugin, whose member may appear in a reply that did not request it.
     pub plugin: bool,
+    /// The number of leading tokens that forced columns of processed tokens leave out.
+    pub column_start: usize,
+    /// The likeliest tokens of each sampled one are recorded.
+    pub keeps_top: bool,
 }
 
 /// The client's request without anything forced. Its body is built when it is needed.
@@ -212,6 +268,8 @@ impl Plan {
             rid: None,
             shape: RequestShape { grammar: false, greedy: false },
             plugin: false,
+            column_start: 0,
+            keeps_top: false,
         }
     }
 
@@ -221,7 +279,10 @@ impl Plan {
         self.entropy_request.wanted
             || self.echo
             || self.plugin
-            || self.items.iter().any(|item| item.logprob != item.asked || item.k != item.asked_k)
+            || self
+                .items
+                .iter()
+                .any(|item| item.logprob != item.asked || item.k != item.asked_k || item.forces_columns())
     }
 
     /// Whether the ids of all sequences are known before the reply.

@@ -198,7 +198,9 @@ mod tests {
     use crate::engine::plan::{EntropyRequest, Plan, PlanLimits};
     use crate::engine::transport::client::{Client, ClientSettings};
     use crate::generation::entropy_store::{EntropyStore, EntropyStoreLimits};
-    use crate::generation::settings::{AbortPolicy, EntropyMode, EntropySettings, GenerationSettings, SessionLimits};
+    use crate::generation::settings::{
+        AbortPolicy, ColumnSettings, EntropyMode, EntropySettings, GenerationSettings, SessionLimits,
+    };
     use crate::metrics::Metrics;
 
     fn context() -> GenerationContext {
@@ -206,6 +208,7 @@ mod tests {
             PlanLimits { max_top_logprobs: 20, cumulative_stream_tokens: 512, reply_bytes: 1, max_reply_bytes: 1 };
         let settings = GenerationSettings {
             entropy: EntropySettings { mode: EntropyMode::On, top_logprobs: 20, limits },
+            columns: ColumnSettings::default(),
             is_strict: false,
             is_guarded: true,
             records: false,

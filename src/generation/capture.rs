@@ -194,6 +194,19 @@ impl Capture {
         if let Some(recorder) = &mut self.recorder {
             recorder.cut(fault, self.plan.n);
         }
+        self.count_missing_columns();
+    }
+
+    /// Counts the columns that the recorded turns lack. The first of each kind is logged.
+    fn count_missing_columns(&mut self) {
+        let Some(recorder) = &mut self.recorder else { return };
+        for (column, fault) in recorder.take_missing_columns() {
+            let counter = self.context.metrics.missing_columns.with_label_values(&[&*column, fault.name()]);
+            if counter.get() == 0 {
+                tracing::warn!(%column, reason = fault.name(), "turns are recorded without a requested token column");
+            }
+            counter.inc();
+        }
     }
 
     /// The plan of the request.
@@ -316,6 +329,8 @@ impl Capture {
         index: Option<usize>,
         numbers: &mut Numbers,
     ) -> Result<Chunk, UnreadableReply> {
+        numbers.clear();
+        numbers.rows.keep_ids(self.plan.keeps_top);
         if index.is_some() || !self.content.is_full() {
             return Ok(self.plan.product.decode(cursor, &NoKnownPrefix, numbers)?);
         }
@@ -392,6 +407,9 @@ impl Capture {
         }
         splice.append(cuts);
         edit.finish(splice);
+        if chunk.finish.is_some() {
+            self.count_missing_columns();
+        }
         if let Some(finish) = &chunk.finish {
             self.finish(chunk, index, &item, finish.kind.clone());
         }

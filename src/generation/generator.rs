@@ -3,6 +3,7 @@
 //!
 //! If the client disconnects, the generation is aborted. If it retries a call, it gets the reply of the first attempt.
 
+mod columns;
 mod plan;
 mod receive;
 mod send;

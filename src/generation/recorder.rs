@@ -1,5 +1,6 @@
 //! Records the sequences of a reply as turns of its session. A sequence becomes a turn when it ends, including when it is cut off.
 
+mod column_builder;
 mod record_context;
 mod turn_builder;
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use crate::columns::ColumnFault;
 use crate::engine::events::{Chunk, Numbers};
 use crate::engine::plan::ItemPlan;
 use crate::generation::sequence::EventStep;
@@ -32,6 +34,8 @@ pub struct Recorder {
     /// The prompts that the engine completed, by their positions.
     completed_prompts: HashMap<usize, Arc<[u32]>>,
     acks: SmallVec<[Ack; 1]>,
+    /// The columns that turns lack since [`Self::take_missing_columns`].
+    missing_columns: Vec<(Box<str>, ColumnFault)>,
     /// The session is marked as incomplete. Each of a million unreadable events would otherwise be a write to the ledger.
     is_incomplete: bool,
 }
@@ -121,6 +125,7 @@ impl Recorder {
             continued: None,
             completed_prompts: HashMap::new(),
             acks: SmallVec::new(),
+            missing_columns: Vec::new(),
             is_incomplete: false,
         }
     }
@@ -156,6 +161,11 @@ impl Recorder {
         std::mem::take(&mut self.acks)
     }
 
+    /// Returns the requested columns that the recorded turns lack, and why.
+    pub fn take_missing_columns(&mut self) -> Vec<(Box<str>, ColumnFault)> {
+        std::mem::take(&mut self.missing_columns)
+    }
+
     /// Records an object of the reply.
     pub fn record(&mut self, output: CapturedOutput<'_>) {
         if self.turns.len() <= output.index {
@@ -178,7 +188,7 @@ impl Recorder {
             turn.first_ms.get_or_insert(elapsed);
         }
         turn.mark_epochs(epochs, output.step.new);
-        turn.add_extras(&output);
+        turn.add_members(&output, self.context.top_k);
         if turn.rid.is_none() {
             turn.rid = output.chunk.rid.as_deref().map(Into::into);
         }
@@ -319,8 +329,10 @@ impl Recorder {
         let sampling = self.context.sampling.get_mut(at);
         let sampling = sampling.and_then(|text| if is_only_sample { text.take() } else { text.clone() });
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
+        let is_cut = about.finish.is_none();
         let (columns, missing_columns) =
-            turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context.column_starts);
+            turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context, is_cut);
+        self.missing_columns.extend(missing_columns.iter().map(|(name, fault)| (name.clone(), *fault)));
         let adapter = self.context.adapters.get(at).and_then(Option::as_ref);
         let about = TurnMetadata {
             engine: self.context.engine.clone(),

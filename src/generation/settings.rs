@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::columns::{COLUMNS, ExpertShape};
 use crate::engine::plan::PlanLimits;
 use crate::error::Error;
 use crate::session::Sessions;
@@ -11,6 +12,8 @@ use crate::session::Sessions;
 pub struct GenerationSettings {
     /// The settings of entropies.
     pub entropy: EntropySettings,
+    /// The token columns that are requested.
+    pub columns: ColumnSettings,
     /// A reply without entropies that were requested becomes a 502.
     pub is_strict: bool,
     /// Requests that are known to crash a server are refused.
@@ -49,6 +52,17 @@ pub struct EntropySettings {
     pub top_logprobs: u32,
     /// The limits of what is requested from the engine.
     pub limits: PlanLimits,
+}
+
+/// The token columns that are requested with every recorded generation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ColumnSettings {
+    /// Those of the table, by their positions in it.
+    pub wanted: [bool; COLUMNS.len()],
+    /// The likeliest tokens are recorded.
+    pub keeps_top: bool,
+    /// The routing of the model, if it is set.
+    pub experts: Option<ExpertShape>,
 }
 
 /// When entropies are computed.

@@ -145,6 +145,12 @@ impl<'a> SequenceUpdate<'a> {
         self.chunk().cached_tokens(self.event.raw())
     }
 
+    /// The routed experts, as JSON text, whether the client requested them or tokentap did. In a stream, the last event of a sequence has them.
+    #[must_use]
+    pub fn routed_experts(&self) -> Option<&'a str> {
+        self.chunk().routed_experts(self.event.raw())
+    }
+
     /// The weight version at the end, and the versions of spans of tokens, as JSON text.
     #[must_use]
     pub fn weight_versions(&self) -> [Option<&'a str>; 2] {

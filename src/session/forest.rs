@@ -118,13 +118,7 @@ impl Forest {
     /// Finds the place of a call with this prompt. `changes` are the changes that its messages show. The first that no earlier call made
     /// is its cause.
     pub(super) fn place(&self, prompt: &[u32], changes: &[HistoryChange]) -> Placement {
-        let (mut parent, mut known) = self.tokens.deepest(&self.turns, prompt);
-        if let Some(empty) = parent.map(|turn| &self.turns[turn as usize]).filter(|turn| turn.response.is_empty())
-            && known == prompt.len()
-        {
-            // the prompt is sampled again
-            (parent, known) = (empty.parent, known - empty.prompt.len());
-        }
+        let (parent, known) = self.parent(prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
         let same = self.shared(parent, rest);
@@ -142,6 +136,16 @@ impl Forest {
         let change = change.filter(|change| change.cause == cause && cause != Cause::ResponseEdited);
         let predecessor = change.and_then(|change| change.turn);
         Placement { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause, predecessor }
+    }
+
+    /// The turn that a call with this prompt continues, and the number of tokens up to its end.
+    pub(super) fn parent(&self, prompt: &[u32]) -> (Option<u32>, usize) {
+        let (parent, known) = self.tokens.deepest(&self.turns, prompt);
+        match parent.map(|turn| &self.turns[turn as usize]).filter(|turn| turn.response.is_empty()) {
+            // the prompt is sampled again
+            Some(empty) if known == prompt.len() => (empty.parent, known - empty.prompt.len()),
+            _ => (parent, known),
+        }
     }
 
     /// The stored copy of this prompt after this parent, if it was sampled before.

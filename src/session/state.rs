@@ -1,5 +1,6 @@
 //! A session: a forest of turns with rewards, and its frozen versions.
 
+mod coverage;
 mod publication;
 mod replies;
 mod rewards;
@@ -18,6 +19,7 @@ use super::{
     Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Turn, TurnKey,
     Uid,
 };
+pub use coverage::RecordedPrefix;
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
 pub use replies::{ReplyDigests, ReplyTurns};

@@ -1,22 +1,36 @@
 //! The members of `meta_info` that are recorded with a turn, under their names.
 
 use crate::columns::{Alignment, COLUMNS, Encoding};
-use crate::engine::plan::ItemPlan;
+use crate::engine::plan::{ColumnPlan, ItemPlan};
 use crate::json::{Member, Names, Object, Text};
 
 /// Members that are recorded even without logprobs: the engine sends them only on request. The first ones are the token columns.
-static ON_REQUEST: Names<{ COLUMNS.len() + 4 }> = {
-    let mut names = [""; COLUMNS.len() + 4];
+static ON_REQUEST: Names<{ COLUMNS.len() + 3 }> = {
+    let mut names = [""; COLUMNS.len() + 3];
     let mut at = 0;
     while at < COLUMNS.len() {
         names[at] = COLUMNS[at].member;
         at += 1;
     }
-    let [.., routing, sparse, states, support] = &mut names;
-    (*routing, *sparse, *states) = ("routed_experts", "indexer_topk", "hidden_states");
+    let [.., sparse, states, support] = &mut names;
+    (*sparse, *states) = ("indexer_topk", "hidden_states");
     *support = "output_token_sampling_logprobs";
     Names::new(names)
 };
+
+/// How often the engine put the sequence back into its queue and processed its tokens again. Recorded with the columns of processed tokens,
+/// if it is not 0.
+pub(crate) const RETRACTIONS: &str = "num_retractions";
+
+/// Whether a member of a sequence with these columns says that processed tokens may be those of several weights.
+#[must_use]
+pub(crate) fn is_retraction(name: &str, value: &[u8], item: &ItemPlan) -> bool {
+    let is_processed = |at: usize| COLUMNS[at].alignment != Alignment::Sampled;
+    let has = |(at, plan): (usize, &ColumnPlan)| {
+        matches!(plan, ColumnPlan::Requested | ColumnPlan::Forced) && is_processed(at)
+    };
+    name == RETRACTIONS && value != b"0" && item.columns.iter().enumerate().any(has)
+}
 
 /// The logprobs of the prompt's tokens.
 const PROMPT_LOGPROBS: &str = "input_token_logprobs";
@@ -31,10 +45,16 @@ const WITH_TOP: [&str; 2] = ["input_top_logprobs", "output_top_logprobs"];
 #[inline]
 #[must_use]
 pub(crate) fn may_be_recorded(meta: &Object, bytes: &[u8], member: &Member, item: &ItemPlan) -> bool {
-    item.asked || meta.is_one_of(bytes, member, &ON_REQUEST)
+    item.asked || item.has_columns() || meta.is_one_of(bytes, member, &ON_REQUEST)
 }
 
-/// Whether a member is recorded: only if the client requested it.
+/// The position in the table of the token column whose payload is this member.
+#[must_use]
+pub(crate) fn column_at(name: &str) -> Option<usize> {
+    COLUMNS.iter().position(|source| source.member == name)
+}
+
+/// Whether another member is recorded: only if the client requested it.
 #[must_use]
 pub(crate) fn is_recorded(name: &str, item: &ItemPlan) -> bool {
     ON_REQUEST.contains(&Text { raw: name.as_bytes(), escaped: false })

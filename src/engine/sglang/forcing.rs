@@ -1,12 +1,15 @@
 //! Decides what is forced on a request and when nothing is forced.
 
+mod columns;
 mod exact;
 
 use smallvec::SmallVec;
 
+pub(crate) use columns::{ForcedColumns, forces};
+
 use super::request::{GenerateRequest, PerItem};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamLogprobs, StreamMode};
-use crate::engine::plan::{EntropyRequest, ExactSource, ItemPlan, PlanInputs, PlanLimits};
+use crate::engine::plan::{ColumnInputs, ColumnPlans, EntropyRequest, ExactSource, ItemPlan, PlanInputs, PlanLimits};
 use crate::engine::reason::Reason;
 use crate::entropy::Estimator;
 
@@ -37,6 +40,8 @@ pub(crate) struct ForcingFacts<'a> {
     plugin: bool,
     /// The client requested logprobs for some items only.
     mixed: bool,
+    /// The token columns that tokentap wants.
+    columns: ColumnInputs,
 }
 
 /// A reason that forbids a forced top-k for the whole request.
@@ -58,7 +63,7 @@ impl<'a> ForcingFacts<'a> {
     /// Collects the inputs.
     #[must_use]
     pub(crate) fn new(request: &'a GenerateRequest, upstream: &'a Capabilities, inputs: PlanInputs) -> Self {
-        let PlanInputs { entropy_request, is_always_wanted, limits, failures, .. } = inputs;
+        let PlanInputs { entropy_request, is_always_wanted, limits, failures, columns, .. } = inputs;
         let plugin = upstream.plugin == PluginState::Exact && !failures.plugin_failed;
         let refused_before = failures.refused;
         let mut facts = Self {
@@ -71,6 +76,7 @@ impl<'a> ForcingFacts<'a> {
             plugin,
             flat: false,
             mixed: false,
+            columns,
         };
         let asked = (0..facts.prompts()).filter(|at| facts.asked(*at)).count();
         let lists = (0..facts.prompts()).any(|at| facts.asked_k(at) > 0);
@@ -86,15 +92,16 @@ impl<'a> ForcingFacts<'a> {
         self.request.batch().unwrap_or(1)
     }
 
-    /// The plan for each prompt.
+    /// The plan for each prompt, and the columns that are forced.
     #[must_use]
-    pub(crate) fn items(&self) -> SmallVec<[ItemPlan; 1]> {
+    pub(crate) fn items(&self) -> (SmallVec<[ItemPlan; 1]>, ForcedColumns) {
         let obstacle = self.obstacle();
-        let budget = self.within_budget();
-        let mut items: SmallVec<[ItemPlan; 1]> =
-            (0..self.prompts()).map(|at| self.item(at, obstacle, budget)).collect();
+        let columns = self.force_columns();
+        let budget = self.within_budget(columns.bytes);
+        let item = |at| ItemPlan { columns: columns.of_item(self, at), ..self.item(at, obstacle, budget) };
+        let mut items: SmallVec<[ItemPlan; 1]> = (0..self.prompts()).map(item).collect();
         exact::unify_support(&mut items);
-        items
+        (items, columns)
     }
 
     fn asked(&self, at: usize) -> bool {
@@ -186,12 +193,15 @@ impl<'a> ForcingFacts<'a> {
                 && self.is_logprob_only(at),
             reason: None,
             lowered_from: None,
+            columns: ColumnPlans::default(),
         };
-        if self.entropy_request.wanted {
-            let exact = self.exact(at, obstacle);
+        let is_wanted = self.entropy_request.wanted;
+        if is_wanted || self.columns.keeps_top {
+            let exact = if is_wanted { self.exact(at, obstacle) } else { Ok(None) };
             item.exact = exact.unwrap_or(None);
-            // statistics and intervals need rows in addition to exact values
-            let rows = self.entropy_request.stats
+            // statistics, intervals and the column of the likeliest tokens need rows in addition to exact values
+            let rows = self.columns.keeps_top
+                || self.entropy_request.stats
                 || self.entropy_request.bounds && self.entropy_request.estimator == Estimator::Sampled;
             match (obstacle, exact) {
                 (_, Ok(Some(_))) if !rows => item.logprob |= !self.companions_clash(),
@@ -208,6 +218,7 @@ impl<'a> ForcingFacts<'a> {
                 }
                 (None, Ok(_)) => self.force(at, budget, &mut item),
             }
+            item.reason = item.reason.filter(|_| is_wanted);
         }
         if item.placeholder && item.k == 0 {
             // in sglang-jax a request for chosen logprobs alone duplicates rows and can crash the scheduler
@@ -286,21 +297,24 @@ impl ForcingFacts<'_> {
         }
     }
 
-    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: 64 MiB, or the limit of a measured reply where the client
-    /// sets no length. Such a reply is rarely as long as the context allows, and its size is checked while it is read. Incremental streams
+    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound beside `column_bytes` bytes of token columns: 64 MiB, or the
+    /// limit of a measured reply where the client sets no length. Such a reply is rarely as long as the context allows, and its size is checked while it is read. Incremental streams
     /// are never buffered whole.
-    fn within_budget(&self) -> u32 {
+    fn within_budget(&self, column_bytes: u64) -> u32 {
         let k = self.wanted_k();
         if self.request.stream == Some(true) && self.upstream.streaming == Some(StreamMode::Incremental) {
             return k;
         }
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
+        affordable_k(k, tokens, self.flat, self.reply_bound().saturating_sub(column_bytes))
+    }
+
+    /// The most bytes that a reply is expected to have.
+    fn reply_bound(&self) -> u64 {
         let open_ended = (0..self.prompts())
             .all(|at| self.request.sampling.get(at).is_some_and(|sampling| sampling.max_new_tokens == Some(None)));
-        let bound =
-            if open_ended { self.limits.reply_bytes.max(self.limits.max_reply_bytes) } else { self.limits.reply_bytes };
-        affordable_k(k, tokens, self.flat, bound)
+        if open_ended { self.limits.reply_bytes.max(self.limits.max_reply_bytes) } else { self.limits.reply_bytes }
     }
 }
 

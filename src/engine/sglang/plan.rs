@@ -6,23 +6,23 @@ use smallvec::{SmallVec, smallvec};
 
 use super::forcing::ForcingFacts;
 use super::request::{GenerateRequest, PerItem, Texts};
-use super::rewrite::rewrite;
+use super::rewrite::{Additions, rewrite};
 use crate::engine::capabilities::{Capabilities, PluginState};
-use crate::engine::plan::{ItemPlan, Plan, PlanInputs, RequestShape, UnforcedRequest};
+use crate::engine::plan::{Plan, PlanInputs, RequestShape, UnforcedRequest};
 use crate::engine::rid::{self, InlineRid};
 
 /// Plans a request.
 #[must_use]
 pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: PlanInputs) -> Plan {
     let facts = ForcingFacts::new(request, upstream, inputs);
-    let items = facts.items();
+    let (items, columns) = facts.items();
     let assigned_rid = if inputs.assigns_rid { assign_rid(request) } else { None };
     let echo = inputs.records && inputs.entropy_request.wanted && wants_echo(request, upstream);
-    let body = rewrite(&facts, &items, assigned_rid.as_deref(), echo);
+    let additions = Additions { rid: assigned_rid.as_deref(), echo, column_start: columns.start };
+    let body = rewrite(&facts, &items, additions);
     let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
-    let unforced = (forced || items.iter().any(ItemPlan::forces_exact)).then(|| UnforcedRequest {
-        original: request.bytes.clone(),
-        rid: assigned_rid.as_ref().map(|_| InlineRid::new()),
+    let unforced = (forced || items.iter().any(|item| item.forces_exact() || item.forces_columns())).then(|| {
+        UnforcedRequest { original: request.bytes.clone(), rid: assigned_rid.as_ref().map(|_| InlineRid::new()) }
     });
     let rid = match &request.rid {
         PerItem::One(rid) => Some(rid.as_str().into()),
@@ -41,6 +41,8 @@ pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: P
         rid,
         shape: inputs.shape,
         plugin: upstream.plugin != PluginState::Absent,
+        column_start: columns.start,
+        keeps_top: inputs.columns.keeps_top,
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub use facts::InfoObject;
 use facts::{Models, product};
-use refusal::{config_vocab, mask_limit, range_end};
+use refusal::{config_experts, config_vocab, mask_limit, range_end};
 
 use crate::engine::capabilities::{Capabilities, PluginState, VocabSource};
 use crate::engine::transport::client::Client;
@@ -112,6 +112,7 @@ impl Probe {
         if let Some(models) = self.json::<Models>("/v1/models").await? {
             models.models(&mut found);
         }
+        found.experts = config_file(&found).and_then(|text| config_experts(&text));
         let info = self.server_info().await?;
         let is_router = matches!(info, ServerInfo::Router);
         if let ServerInfo::Engine(facts) = info {
@@ -253,8 +254,7 @@ impl Probe {
             (found.vocab_size, found.vocab_source) = (named, named.map(|_| VocabSource::Engine));
         }
         if found.vocab_size.is_none() {
-            let path = found.model_path.as_deref().map(|path| std::path::Path::new(path).join("config.json"));
-            let read = path.and_then(|path| std::fs::read(path).ok()).and_then(|text| config_vocab(&text));
+            let read = config_file(found).and_then(|text| config_vocab(&text));
             (found.vocab_size, found.vocab_source) = (read, read.map(|_| VocabSource::ConfigFile));
         }
         Ok(())
@@ -277,4 +277,9 @@ impl Probe {
         }
         Ok(())
     }
+}
+
+/// The model's config.json, if the model's path is a folder that tokentap can read.
+fn config_file(found: &Capabilities) -> Option<Vec<u8>> {
+    std::fs::read(std::path::Path::new(found.model_path.as_deref()?).join("config.json")).ok()
 }

@@ -65,6 +65,8 @@ pub struct GenerateRequest {
     pub custom_processor: bool,
     /// `return_sampling_mask`.
     pub sampling_mask: PerItem<bool>,
+    /// `return_routed_experts` is true.
+    pub routed_experts: bool,
     /// `sampling_logprobs_mode`, if it is a string.
     pub sampling_mode: Option<String>,
     /// `return_entropy`; `None` when absent or null.
@@ -197,6 +199,7 @@ impl GenerateRequest {
             }
             b"custom_logit_processor" => self.custom_processor = !is_null(value(cursor)?.1),
             b"return_sampling_mask" => self.sampling_mask = PerItem::read(cursor, field::boolean)?,
+            b"return_routed_experts" => self.routed_experts = value(cursor)?.1 == b"true",
             b"sampling_logprobs_mode" => self.sampling_mode = field::string(cursor)?,
             b"session_params" => self.session_params = SessionParams::parse(value(cursor)?.1),
             b"return_prompt_token_ids" => self.return_prompt_token_ids = value(cursor)?.1 == b"true",

@@ -165,6 +165,12 @@ impl Chunk {
         self.member(bytes, "reasoning_tokens").and_then(integer)
     }
 
+    /// `routed_experts`, the text of a JSON string.
+    #[must_use]
+    pub fn routed_experts<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
+        self.member(bytes, "routed_experts").and_then(|text| std::str::from_utf8(text).ok())
+    }
+
     /// `weight_version`, if it is a string.
     #[must_use]
     pub fn weight_label(&self, bytes: &[u8]) -> Option<String> {

@@ -5,14 +5,27 @@ use std::io::Write;
 
 use bytes::Bytes;
 
+use crate::columns::{COLUMNS, SAMPLING_MASK_AT};
 use crate::engine::plan::{ExactSource, ItemPlan};
-use crate::engine::sglang::forcing::ForcingFacts;
+use crate::engine::sglang::forcing::{ForcingFacts, forces};
 use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem, byte_order_mark};
 use crate::json::{Cursor, Edit, Object, Splice};
 
-/// Rewrites the client's body. `rid` is set in a request that has none; with `echo` the engine repeats the prompt's ids.
+/// What a request gains besides the plan of its items.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Additions<'a> {
+    /// The id of a request that has none.
+    pub(crate) rid: Option<&'a str>,
+    /// The engine repeats the prompt's ids.
+    pub(crate) echo: bool,
+    /// The number of leading tokens that forced columns of processed tokens leave out.
+    pub(crate) column_start: usize,
+}
+
+/// Rewrites the client's body.
 #[must_use]
-pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<&str>, echo: bool) -> Bytes {
+pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], additions: Additions<'_>) -> Bytes {
+    let Additions { rid, echo, column_start } = additions;
     let request = facts.request;
     let bytes = &request.bytes[..];
     let mut edit = Edit::new(bytes, &request.object);
@@ -26,6 +39,7 @@ pub(crate) fn rewrite(facts: &ForcingFacts<'_>, items: &[ItemPlan], rid: Option<
         force(facts, items, &mut edit);
     }
     ask_exactly(request, items, &mut edit);
+    ask_columns(items, column_start, &mut edit);
     edit.finish(&mut splice);
     for parameters in parameters(request, items) {
         parameters.finish(bytes, &mut splice);
@@ -92,11 +106,26 @@ fn force(facts: &ForcingFacts<'_>, items: &[ItemPlan], edit: &mut Edit<'_>) {
 fn ask_exactly(request: &GenerateRequest, items: &[ItemPlan], edit: &mut Edit<'_>) {
     let asked = |exact| items.iter().any(|item| item.exact == Some(exact) && item.forces_exact());
     if asked(ExactSource::Support) {
-        edit.set("return_sampling_mask", b"true");
+        if !items.iter().any(|item| forces(&item.columns, SAMPLING_MASK_AT)) {
+            edit.set("return_sampling_mask", b"true");
+        }
         edit.set("sampling_logprobs_mode", b"\"support\"");
     }
     if asked(ExactSource::Plugin) && matches!(request.sampling, PerItem::Absent) {
         edit.set("sampling_params", format!("{{\"custom_params\":{{\"{PLUGIN_SWITCH}\":true}}}}").as_bytes());
+    }
+}
+
+/// Requests the forced token columns, which are the same for all items.
+fn ask_columns(items: &[ItemPlan], start: usize, edit: &mut Edit<'_>) {
+    for (at, source) in COLUMNS.iter().enumerate() {
+        if !items.iter().any(|item| forces(&item.columns, at)) {
+            continue;
+        }
+        edit.set(source.request, b"true");
+        if let Some(name) = source.alignment.start_member() {
+            edit.set(name, start.to_string().as_bytes());
+        }
     }
 }
 

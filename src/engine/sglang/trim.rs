@@ -1,7 +1,9 @@
 //! Removes from a reply the members that were forced on its request.
 
+use crate::columns::COLUMNS;
 use crate::engine::plan::{ExactSource, ItemPlan, Plan};
 use crate::engine::sglang::flat::{self, TopLogprobsField};
+use crate::engine::sglang::forcing::forces;
 use crate::engine::sglang::scan;
 use crate::json::{Edit, Malformed, Names, Object, Splice, Text};
 
@@ -55,6 +57,13 @@ pub(crate) fn trim(
     // item of the batch
     if plan.entropy_request.wanted || plan.plugin && !item.own_plugin {
         edit.remove_names(&ADDED_MEMBERS);
+    }
+    if item.forces_columns() {
+        for (at, source) in COLUMNS.iter().enumerate() {
+            if forces(&item.columns, at) {
+                edit.remove(|key| key.starts_with(source.members));
+            }
+        }
     }
     if item.exact == Some(ExactSource::Support) && item.forces_exact() {
         edit.remove(|key| key.starts_with("output_token_sampling_"));

@@ -34,12 +34,15 @@ impl Capture {
         }
         self.model.output_tokens().inc_by(step.new as u64);
         buffers.values.clear();
-        if !self.plan.entropy_request.wanted {
+        let is_wanted = self.plan.entropy_request.wanted;
+        if is_wanted || self.plan.keeps_top {
+            // one row per token, in token order; a token without a row has no numbers
+            numbers.rows.align(step.row_from, step.new);
+        }
+        if !is_wanted {
             return step;
         }
         buffers.stats.clear();
-        // one row per token, in token order; a token without a row has no numbers
-        numbers.rows.align(step.row_from, step.new);
         let chosen = numbers.chosen.get(step.chosen_from..).unwrap_or_default();
         let batch = TopK { rows: &numbers.rows, chosen, vocab: self.vocab, stats: self.plan.entropy_request.stats };
         self.context.cpu.top_k(&batch, &mut buffers.stats);

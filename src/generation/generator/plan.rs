@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Generator;
-use crate::budget::{Stopped, Work};
+use crate::budget::Stopped;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{GuardLimits, Plan, PlanInputs};
 use crate::engine::sglang::guard;
@@ -55,7 +55,7 @@ impl Generator {
         let assigns_rid = call.signals.rid.is_none();
         // the ids are only copied
         let length = BodyLength::Request(generate.bytes_besides_ids());
-        let plan = on_body(length, || self.plan(&upstream, &generate, assigns_rid, &call.work)).await?;
+        let plan = on_body(length, || self.plan(&upstream, &generate, assigns_rid, call)).await?;
         if let Some(known) = plan.rid.as_ref().or_else(|| plan.rids.first().map(|(known, _)| known)) {
             // never set before: an attempt has one plan
             let _ = rid.set(Arc::clone(known));
@@ -74,6 +74,7 @@ impl Generator {
         let now = Instant::now();
         let recorder = || {
             let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
+            let context = context.with_columns(&plan, self.experts(&upstream), settings.entropy.top_logprobs);
             self.recorder(call, RecordContext { chat, ..context }, attempt, now)
         };
         let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };
@@ -122,7 +123,7 @@ impl Generator {
         upstream: &Capabilities,
         request: &GenerateRequest,
         assigns_rid: bool,
-        work: &Work,
+        call: &ClientCall,
     ) -> Result<Plan, Error> {
         let settings = &self.context.settings;
         let product = upstream.traits().product;
@@ -144,11 +145,12 @@ impl Generator {
             records: settings.records,
             shape,
             failures: self.failures_since_probe(shape),
+            columns: self.columns(request, upstream, call),
         };
         let mut plan = product.plan(request, upstream, inputs);
         if plan.body.as_ptr() != request.bytes.as_ptr() {
             // the budget has counted the request already; this is a copy
-            plan.body = work.take(plan.body.len())?.hold(plan.body);
+            plan.body = call.work.take(plan.body.len())?.hold(plan.body);
         }
         Ok(plan)
     }

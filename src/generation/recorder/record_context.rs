@@ -5,9 +5,10 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::CapturedOutput;
-use crate::columns::{COLUMNS, ColumnSource};
+use crate::columns::{COLUMNS, ColumnSource, ExpertShape};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::events::Chunk;
+use crate::engine::plan::{ColumnPlan, Plan};
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::request::EngineChat;
 use crate::session::{Chat, Labels, Policy, RequestedAdapter};
@@ -39,7 +40,11 @@ pub struct RecordContext {
     /// The size of the vocabulary, if it is known.
     pub vocab_size: Option<u32>,
     /// The number of leading tokens that each column of the table leaves out, where the request chooses it and it can be read.
-    pub column_starts: SmallVec<[Option<usize>; 1]>,
+    pub column_starts: SmallVec<[Option<usize>; 2]>,
+    /// The routing of the model, if it is known.
+    pub experts: Option<ExpertShape>,
+    /// The most likeliest tokens of each sampled one that are recorded.
+    pub top_k: Option<u32>,
 }
 
 impl RecordContext {
@@ -65,7 +70,20 @@ impl RecordContext {
             ids_are_sampled: upstream.lists_sampled_ids(),
             vocab_size: upstream.vocab_size,
             column_starts: COLUMNS.iter().map(|source| column_start(request, source)).collect(),
+            experts: None,
+            top_k: None,
         }
+    }
+
+    /// The same with the token columns of a plan. `top_k` is the setting.
+    #[must_use]
+    pub fn with_columns(mut self, plan: &Plan, experts: Option<ExpertShape>, top_k: u32) -> Self {
+        for (at, start) in self.column_starts.iter_mut().enumerate() {
+            if plan.items.iter().any(|item| item.columns[at] == ColumnPlan::Forced) {
+                *start = Some(plan.column_start);
+            }
+        }
+        Self { experts, top_k: plan.keeps_top.then_some(top_k), ..self }
     }
 
     /// Builds the context of a chat that the engine renders.
@@ -85,6 +103,8 @@ impl RecordContext {
             ids_are_sampled: true,
             vocab_size: upstream.vocab_size,
             column_starts: SmallVec::new(),
+            experts: None,
+            top_k: None,
         }
     }
 

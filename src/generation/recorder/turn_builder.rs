@@ -6,8 +6,9 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::CapturedOutput;
-use crate::columns::{COLUMNS, Column, ColumnFault};
+use super::column_builder::{BuiltColumns, ColumnBuilder};
+use super::{CapturedOutput, RecordContext};
+use crate::columns::{Column, ColumnFault, TurnTokens};
 use crate::engine::events::Chunk;
 use crate::engine::sglang::extras;
 use crate::generation::entropy_lists::ListContent;
@@ -31,6 +32,8 @@ pub(super) struct TurnBuilder {
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,
+    /// The token columns; `None` if none is requested.
+    pub(super) columns: Option<Box<ColumnBuilder>>,
     pub(super) label: Option<Box<str>>,
     /// The engine's last number of prompt tokens.
     pub(super) prompt_tokens: Option<u64>,
@@ -100,12 +103,20 @@ impl TurnBuilder {
         }
     }
 
-    /// Keeps the other members that the client requested.
-    pub(super) fn add_extras(&mut self, output: &CapturedOutput<'_>) {
-        let CapturedOutput { bytes, chunk, item, step, edit, cuts, .. } = output;
-        let whole = chunk.finish.is_some();
-        if !whole && step.content == ListContent::Full {
-            return; // a later object repeats the members
+    /// Keeps the token columns, and the other members that the client requested. At most `top_k` of the likeliest tokens are kept; `None`
+    /// if they are not wanted.
+    pub(super) fn add_members(&mut self, output: &CapturedOutput<'_>, top_k: Option<u32>) {
+        let CapturedOutput { bytes, chunk, item, numbers, step, edit, cuts, .. } = output;
+        if self.columns.is_none() {
+            self.columns = ColumnBuilder::for_item(item, top_k).map(Box::new);
+        }
+        if let Some(columns) = self.columns.as_mut().filter(|_| top_k.is_some()) {
+            columns.add_top(&numbers.rows, step.new);
+        }
+        // a later object repeats the members, unless the reply is cut off
+        let is_repeated = chunk.finish.is_none() && step.content == ListContent::Full;
+        if is_repeated && !item.has_columns() {
+            return;
         }
         let Some(meta) = &chunk.meta else { return };
         for member in &meta.members {
@@ -113,7 +124,19 @@ impl TurnBuilder {
                 continue; // most requests, with each event
             }
             let name = meta.key(bytes, member).decode();
-            if !extras::is_recorded(&name, item) {
+            let grows = |value: &[u8]| {
+                step.content == ListContent::Delta && extras::is_per_sampled_token(&name) && value.starts_with(b"[")
+            };
+            if let Some(at) = extras::column_at(&name) {
+                let value = bytes.slice(member.value.clone());
+                if !matches!(&value[..], b"null" | b"[]") {
+                    let grows = grows(&value);
+                    self.columns.get_or_insert_default().add_payload(at, value, grows);
+                }
+                continue;
+            }
+            let is_retraction = extras::is_retraction(&name, &bytes[member.value.clone()], item);
+            if is_repeated || !is_retraction && !extras::is_recorded(&name, item) {
                 continue;
             }
             let Some(value) = edit.value(member, cuts) else { continue };
@@ -121,8 +144,7 @@ impl TurnBuilder {
             if matches!(&*value, "null" | "[]") {
                 continue;
             }
-            let grows =
-                step.content == ListContent::Delta && extras::is_per_sampled_token(&name) && value.starts_with('[');
+            let grows = grows(value.as_bytes());
             match self.extras.get_mut(&*name) {
                 // in place: a long stream must not copy the whole list for each event
                 Some(known) if grows && known.ends_with(']') => {
@@ -137,28 +159,18 @@ impl TurnBuilder {
         }
     }
 
-    /// Takes the members that are token columns out of the extras. Returns the columns, and why others could not be read: their members stay
-    /// among the extras. `prompt` is the number of prompt tokens, if it is known, and `starts` has the first token of each column of the
-    /// table.
+    /// Takes the token columns, and why others are missing. A payload that the client requested and that cannot be read becomes one of the
+    /// extras. `prompt` is the number of prompt tokens, if it is known. `is_cut` if the reply was cut off.
     pub(super) fn take_columns(
         &mut self,
         prompt: Option<usize>,
-        starts: &[Option<usize>],
+        context: &RecordContext,
+        is_cut: bool,
     ) -> (Vec<Column>, BTreeMap<Box<str>, ColumnFault>) {
-        let (mut columns, mut missing) = (Vec::new(), BTreeMap::new());
-        for (at, source) in COLUMNS.iter().enumerate() {
-            let Some(payload) = self.extras.get(source.member) else { continue };
-            let start = starts.get(at).copied().flatten();
-            match source.read(payload, prompt, self.ids.len(), start) {
-                Ok(column) => {
-                    columns.extend(column);
-                    self.extras.remove(source.member);
-                }
-                Err(fault) => {
-                    missing.insert(source.name.into(), fault);
-                }
-            }
-        }
+        let Some(columns) = self.columns.take() else { return Default::default() };
+        let tokens = TurnTokens { prompt, sampled: self.ids.len(), start: None, experts: context.experts };
+        let BuiltColumns { columns, missing, unread } = columns.build(tokens, &context.column_starts, is_cut);
+        self.extras.extend(unread.into_iter().map(|(name, text)| (name.into(), text)));
         (columns, missing)
     }
 

@@ -66,6 +66,11 @@ impl LazyForest {
         self.indexed().place(prompt, changes)
     }
 
+    /// See [`Forest::parent`].
+    pub(in crate::session) fn parent(&mut self, prompt: &[u32]) -> (Option<u32>, usize) {
+        if self.turns().is_empty() { (None, 0) } else { self.indexed().parent(prompt) }
+    }
+
     /// See [`Forest::shared`].
     pub(in crate::session) fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
         match self {

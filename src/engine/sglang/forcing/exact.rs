@@ -23,7 +23,7 @@ impl ForcingFacts<'_> {
         if self.entropy_request.estimator == Estimator::Sampled {
             return match (obstacle, self.support(at)) {
                 (Some(obstacle), _) => Err(obstacle.reason),
-                (None, Some(tokens)) => self.support_fits(at, tokens).map(|()| Some(ExactSource::Support)),
+                (None, Some(tokens)) => self.support_bytes(at, tokens).map(|_| Some(ExactSource::Support)),
                 (None, None) => Err(Reason::OpenSupport),
             };
         }
@@ -61,7 +61,7 @@ impl ForcingFacts<'_> {
     }
 
     /// The largest support that the sampling mask reports for this item; `None` if it cannot be requested.
-    fn support(&self, at: usize) -> Option<u64> {
+    pub(super) fn support(&self, at: usize) -> Option<u64> {
         let (request, limit) = (self.request, self.upstream.sampling_mask?);
         let (temperature, top_k) = self.effective_sampling(at);
         let tokens =
@@ -73,9 +73,9 @@ impl ForcingFacts<'_> {
         (finite && !request.custom_processor && (!asks_itself || whole)).then_some(tokens)
     }
 
-    /// Whether the supports of all tokens fit the budget: an id and a logprob each, 28 bytes (measured). A cumulative stream repeats them
-    /// with each token; twice the budget corresponds to a top-k of 20 for 512 tokens.
-    fn support_fits(&self, at: usize, support: u64) -> Result<(), Reason> {
+    /// The expected bytes of the supports of all tokens, if they fit the budget: an id and a logprob each, 28 bytes (measured). A cumulative
+    /// stream repeats them with each token; twice the budget corresponds to a top-k of 20 for 512 tokens.
+    pub(super) fn support_bytes(&self, at: usize, support: u64) -> Result<u64, Reason> {
         let each = 48 + 28 * support;
         let all = self.new_tokens(at).saturating_mul((self.request.n() * self.prompts()) as u64);
         let cumulative = self.request.stream == Some(true) && self.upstream.streaming != Some(StreamMode::Incremental);
@@ -85,6 +85,7 @@ impl ForcingFacts<'_> {
         } else {
             (all, self.limits.reply_bytes, Reason::ReplyBudget)
         };
-        if tokens.saturating_mul(each) <= budget { Ok(()) } else { Err(reason) }
+        let bytes = tokens.saturating_mul(each);
+        if bytes <= budget { Ok(bytes) } else { Err(reason) }
     }
 }

@@ -82,6 +82,7 @@ impl InfoObject {
             input_ids: self.flag("return_input_ids") == Some(true),
             output_ids: self.flag("return_output_ids") == Some(true),
         };
+        found.routed_experts = self.flag("enable_return_routed_experts");
         found.version = self.text("version");
     }
 }

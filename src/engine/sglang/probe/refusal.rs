@@ -1,6 +1,8 @@
-//! Parses limits from an engine's error messages, and the vocabulary size from a model's config.json.
+//! Parses limits from an engine's error messages, and the vocabulary size and the routing from a model's config.json.
 
 use serde_json::Value;
+
+use crate::columns::ExpertShape;
 
 /// Parses the vocabulary size from an error message: the range `[0, 151935]` includes the last id, `[0, 151936)` excludes its end.
 pub(super) fn range_end(text: &str) -> Option<u32> {
@@ -28,9 +30,44 @@ pub(super) fn config_vocab(text: &[u8]) -> Option<u32> {
     size.as_u64().and_then(|size| u32::try_from(size).ok())
 }
 
+/// Parses the routing of a mixture-of-experts model from its config.json. The names are those of the text model that SGLang reads, and the
+/// names of the number of experts are those of the usual families.
+pub(super) fn config_experts(text: &[u8]) -> Option<ExpertShape> {
+    let config: Value = serde_json::from_slice(text).ok()?;
+    let number = |name: &str| {
+        let inner = ["text_config", "llm_config"].into_iter().filter_map(|inner| config.get(inner)?.get(name));
+        inner
+            .chain(config.get(name))
+            .filter_map(Value::as_u64)
+            .find_map(|number| u32::try_from(number).ok().filter(|number| *number > 0))
+    };
+    let experts = ["num_experts", "n_routed_experts", "num_local_experts"].into_iter().find_map(number)?;
+    Some(ExpertShape { layers: number("num_hidden_layers")?, per_token: number("num_experts_per_tok")?, experts })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn experts_are_read_from_the_names_of_each_family() {
+        let shape = |layers, per_token, experts| Some(ExpertShape { layers, per_token, experts });
+        for (text, expected) in [
+            (r#"{"num_hidden_layers":48,"num_experts_per_tok":8,"num_experts":128}"#, shape(48, 8, 128)),
+            (r#"{"num_hidden_layers":61,"num_experts_per_tok":8,"n_routed_experts":256}"#, shape(61, 8, 256)),
+            (r#"{"num_hidden_layers":32,"num_experts_per_tok":2,"num_local_experts":8}"#, shape(32, 2, 8)),
+            (
+                r#"{"num_hidden_layers":1,"text_config":{"num_hidden_layers":40,"num_experts_per_tok":8,"num_experts":256}}"#,
+                shape(40, 8, 256),
+            ),
+            (r#"{"num_hidden_layers":28}"#, None),
+            (r#"{"num_hidden_layers":28,"num_experts_per_tok":0,"num_experts":8}"#, None),
+            (r#"{"num_hidden_layers":28,"num_experts_per_tok":null,"num_experts":8}"#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(config_experts(text.as_bytes()), expected, "{text}");
+        }
+    }
 
     #[test]
     fn vocabulary_size_is_read_from_either_range_format() {

@@ -82,6 +82,7 @@ named_enum! {
         ReturnRoutedExperts = "return_routed_experts",
         /// The first token with routed experts.
         RoutedExpertsStartLen = "routed_experts_start_len",
+        ReturnSamplingMask = "return_sampling_mask",
         ReturnEntropy = "return_entropy",
         EntropyOptions = "entropy_options",
     }

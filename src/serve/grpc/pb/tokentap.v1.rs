@@ -195,7 +195,7 @@ pub struct Turn {
     /// Its token columns. Not in Get; those of a Sample are only in its `columns`.
     #[prost(message, repeated, tag = "28")]
     pub columns: ::prost::alloc::vec::Vec<Column>,
-    /// Why requested columns are missing, by name: `length`, `encoding` or `unaligned`.
+    /// Why requested columns are missing, by name; docs/reference/token-columns.md lists the reasons.
     #[prost(btree_map = "string, string", tag = "29")]
     pub missing_columns: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,

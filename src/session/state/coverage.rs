@@ -1,0 +1,84 @@
+//! The tokens of a prompt whose values in a token column are recorded.
+
+use super::Session;
+use crate::session::Span;
+use crate::session::view::upwards;
+
+/// What a session has recorded of the beginning of a prompt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RecordedPrefix {
+    /// The tokens that are those of a recorded path.
+    pub tokens: usize,
+    /// How many of them a later turn need not report again: all before the first without a value in the column.
+    pub covered: usize,
+}
+
+impl Session {
+    /// The recorded beginning of `prompt`, and how far the column `name` covers it. A gap counts only while the policy has the epoch that
+    /// sampled its tokens: later, the engine would report the values of other weights.
+    #[must_use]
+    pub fn recorded_prefix(&self, prompt: &[u32], name: &str, epoch: u64) -> RecordedPrefix {
+        let mut state = self.state();
+        let (Some(parent), tokens) = state.forest.parent(prompt) else { return RecordedPrefix::default() };
+        // the last token of a turn is processed with the next one
+        let mut end = tokens;
+        for turn in upwards(state.forest.turns(), parent) {
+            let response = end - turn.response.len();
+            let column = turn.about.columns.iter().find(|column| *column.name == *name);
+            if let Some(covered) = column.and_then(|column| response.checked_add_signed(column.tokens.end as isize)) {
+                return RecordedPrefix { tokens, covered: covered.min(tokens.saturating_sub(1)) };
+            }
+            // epochs that another process counted cannot be compared
+            let is_current = |span: &Span| span.process.is_none() && (span.epoch, span.until) == (epoch, epoch);
+            if !turn.about.policy.iter().all(is_current) {
+                return RecordedPrefix { tokens, covered: end.saturating_sub(1) };
+            }
+            end = response - turn.prompt.len();
+        }
+        RecordedPrefix { tokens, covered: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::columns::{Column, NumberType, Shape};
+    use crate::session::tests::{BOUNDLESS, store};
+    use crate::session::{Call, Draft, RecordedPrefix, Span, TurnMetadata};
+
+    #[tokio::test]
+    async fn prefix_is_covered_up_to_the_first_gap_of_the_epoch() {
+        let store = store(BOUNDLESS);
+        let mut call = Call::new(std::sync::Arc::clone(&store), "s".into());
+        let mut turn = |prompt: &[u32], response: &[u32], epoch: u64, covers: bool| {
+            let sampled = i32::try_from(response.len()).unwrap();
+            let column = || Column {
+                name: "c".into(),
+                number: NumberType::U8,
+                tokens: -1..sampled - 1,
+                shape: Shape::Fixed(Box::default()),
+                data: vec![0; response.len()].into(),
+            };
+            let (weight_version, version, process) = (None, None, None);
+            let span = Span { start: 0, end: sampled as u32, epoch, until: epoch, weight_version, version, process };
+            let columns = Vec::from_iter(covers.then(column));
+            let about = TurnMetadata { columns, policy: vec![span], ..TurnMetadata::default() };
+            let draft = Draft { prompt: Some(prompt.into()), response: response.into(), about, ..Draft::default() };
+            let _ = call.commit(draft);
+        };
+        let of = |prompt: &[u32], name: &str, epoch| {
+            let prefix = store.session("s").unwrap().recorded_prefix(prompt, name, epoch);
+            let RecordedPrefix { tokens, covered } = prefix;
+            (tokens, covered)
+        };
+        turn(&[1, 2], &[3, 4], 7, true);
+        assert_eq!(of(&[1, 2, 3, 4, 5], "c", 7), (4, 3), "the last token comes with the next turn");
+        assert_eq!(of(&[1, 2, 3, 4], "c", 7), (4, 3));
+        assert_eq!(of(&[1, 2, 9], "c", 7), (0, 0), "another path");
+        assert_eq!(of(&[1, 2, 3, 4, 5], "d", 7), (4, 0), "a gap from the first token on");
+        turn(&[1, 2, 3, 4, 5], &[6, 7], 7, false);
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 7), (7, 3), "the gap is closed");
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 8), (7, 6), "the weights are others now");
+        turn(&[1, 2, 3, 4, 5, 6, 7, 8], &[9], 8, true);
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "c", 8), (9, 8));
+    }
+}
