@@ -10,6 +10,7 @@ mod areal;
 mod arrow;
 mod columnar;
 pub(crate) mod entry;
+mod experts;
 mod facts;
 #[cfg(test)]
 mod fixture;

@@ -7,14 +7,16 @@ use serde_json::Value;
 
 use super::policies::Policies;
 use super::text::Text;
+use crate::columns::{Alignment, COLUMNS};
+use crate::engine::sglang::extras;
 use crate::named_enum::named_enum;
-use crate::session::{Cause, Fault, Path, Row};
+use crate::session::{Cause, Fault, Path, Row, TurnMetadata};
 
 /// The flags of a row: conditions that a trainer should know of.
 #[must_use]
 pub fn flags(path: &Path) -> Vec<&'static str> {
     let mut policies = Policies::default();
-    let (mut extends, mut retokenised, mut foreign, mut inserted, mut lacks_column) = Default::default();
+    let (mut extends, mut retokenised, mut foreign, mut inserted, mut lacks_column, mut mixes) = Default::default();
     let mut faults = HashSet::new();
     // a single pass, because a path may have thousands of turns
     for step in &path.steps {
@@ -27,6 +29,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
             inserted |= chat.inserted_end_of_turn > 0;
         }
         lacks_column |= !turn.about.missing_columns.is_empty();
+        mixes |= was_processed_again(&turn.about);
         faults.extend(turn.about.fault);
     }
     let facts = [
@@ -39,11 +42,27 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         (foreign, "foreign_assistant_text"),
         (inserted, "inserted_end_of_turn"),
         (lacks_column, "column_missing"),
+        (mixes, "column_uncertain"),
         (path.marks.repeats_sample, "repeats_sample"),
         (path.marks.advantage_lacks_entropy, "advantage_lacks_entropy"),
     ];
     let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
     facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
+}
+
+/// Whether a turn was retracted, and so processed again, while the weights changed: values of its processed tokens may be those of other
+/// weights than sampled them.
+fn was_processed_again(about: &TurnMetadata) -> bool {
+    let has_processed = || about.columns.iter().any(|column| is_processed(&column.name));
+    about.extras.contains_key(extras::RETRACTIONS) && has_processed() && {
+        let mut versions = about.policy.iter().map(|span| (span.epoch, span.until, &span.weight_version));
+        let first = versions.next();
+        versions.any(|version| Some(version) != first) || about.policy.iter().any(|span| !span.is_certain())
+    }
+}
+
+fn is_processed(name: &str) -> bool {
+    COLUMNS.iter().any(|source| source.name == name && source.alignment != Alignment::Sampled)
 }
 
 named_enum! {
@@ -187,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::columns::ColumnFault;
+    use crate::columns::{Column, ColumnFault, NumberType, Shape};
     use crate::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
     use crate::session::{AdapterSpan, Chat};
 
@@ -202,6 +221,14 @@ mod tests {
         let adapter = AdapterSpan { name: "a".into(), epoch: 0, until: 0, version: None };
         turns[1].about.policy[0].adapter = Some(Box::new(adapter));
         turns[1].about.missing_columns = [("c".into(), ColumnFault::Length)].into();
+        turns[1].about.extras = [("num_retractions".into(), "1".into())].into();
+        turns[1].about.columns = vec![Column {
+            name: "routed_experts".into(),
+            number: NumberType::U8,
+            tokens: 0..1,
+            shape: Shape::Fixed([].into()),
+            data: vec![0].into(),
+        }];
         let mut row = rows_of(turns).swap_remove(0);
         (row.incomplete, row.marks.advantage_lacks_entropy) = (true, true);
         let chat = ["context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
@@ -215,6 +242,7 @@ mod tests {
             chat[1],
             chat[2],
             "column_missing",
+            "column_uncertain",
             "advantage_lacks_entropy",
             "ids_mismatch",
         ];

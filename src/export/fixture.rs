@@ -7,6 +7,7 @@ use ::safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 use super::{Batch, Export, Needs, Shape, settle};
+use crate::columns::{self, Column, NumberType};
 use crate::session::{Path, RewardScope, Row, Snapshot, Span, Step, Turn, TurnMetadata};
 
 /// A turn whose logprobs are -0.5, -1.0, … and whose entropies are 0.25, 0.5, ….
@@ -48,6 +49,21 @@ pub(super) fn turns() -> [Turn; 3] {
     let mut branch = turn(2, Some(0), &[10], &[11]);
     branch.about.policy = vec![span(0, 1, 12)];
     [first, second, branch]
+}
+
+/// The turns with routed experts of one layer with two experts a token: token `t` of a row has `2 t` and `2 t + 1`.
+pub(super) fn with_experts(mut turns: [Turn; 3]) -> [Turn; 3] {
+    for (turn, tokens, first) in [(0, -3..1, 0), (1, -2..2, 8), (2, -2..0, 8)] {
+        let values = 2 * u8::try_from(tokens.end - tokens.start).expect("a few tokens");
+        turns[turn].about.columns.push(Column {
+            name: "routed_experts".into(),
+            number: NumberType::U8,
+            tokens,
+            shape: columns::Shape::Fixed([1, 2].into()),
+            data: (first..first + values).collect::<Vec<u8>>().into(),
+        });
+    }
+    turns
 }
 
 /// The two rows of these turns, with rewards.
@@ -150,6 +166,7 @@ impl File {
         let tensor = tensors.tensor(name).expect(name);
         match tensor.dtype() {
             Dtype::I64 => cells(tensor.data(), i64::from_le_bytes),
+            Dtype::I32 => cells(tensor.data(), |bytes| i64::from(i32::from_le_bytes(bytes))),
             Dtype::U8 | Dtype::BOOL => tensor.data().iter().map(|byte| i64::from(*byte)).collect(),
             other => panic!("{name} is {other:?}"),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::per_token::PerToken;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
@@ -18,6 +19,9 @@ pub(super) const EXPORTER: Exporter = Exporter {
     export,
 };
 
+/// Tensors that miles knows and that the file may lack.
+const TENSORS: [&str; 2] = ["rollout_routed_experts", "rollout_indexer_topk"];
+
 /// `tokens.i` has the whole row, the other tensors the tokens after the first prompt; `_samples_meta` has the metadata.
 ///
 /// miles refuses tensors that it does not expect, so `rollout_entropys.i` exists only if the batch requests entropies.
@@ -30,7 +34,9 @@ fn export(batch: Batch) -> Export {
         let row = Box::new(move |_: usize, sink: Sink<'_>| row(&paths[at], width, sink));
         Tensor { name: format!("{name}.{at}"), dtype, shape: vec![width], rows: Split::Even(1), row }
     };
-    let mut tensors = Vec::with_capacity(4 * rows.len() + 1);
+    // miles replays the routing of all samples of a batch, or of none
+    let experts = RoutedExperts::common_shape(&rows);
+    let mut tensors = Vec::with_capacity(5 * rows.len() + 1);
     for (at, row) in rows.iter().enumerate() {
         let width = row.response_len();
         tensors.push(tensor("tokens", at, Dtype::I64, row.len(), |row, width, sink| {
@@ -42,6 +48,17 @@ fn export(batch: Batch) -> Export {
         tensors.push(tensor("rollout_log_probs", at, Dtype::F64, width, |row, width, sink| {
             PerToken::Logprobs.fill(row.response(), width, sink);
         }));
+        if let Some([layers, per_token]) = experts {
+            let (path, count) = (row.path(), row.len().saturating_sub(1));
+            let shape = vec![count, layers, per_token];
+            let row = Box::new(move |_: usize, sink: Sink<'_>| {
+                if let Some(experts) = RoutedExperts::of(&path) {
+                    experts.fill(0..count, sink);
+                }
+            });
+            let name = format!("rollout_routed_experts.{at}");
+            tensors.push(Tensor { name, dtype: Dtype::I32, shape, rows: Split::Even(1), row });
+        }
         if settled.entropy {
             tensors.push(tensor("rollout_entropys", at, Dtype::F32, width, |row, width, sink| {
                 PerToken::Entropy.fill(row.response(), width, sink);
@@ -49,23 +66,24 @@ fn export(batch: Batch) -> Export {
         }
     }
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
-    tensors.push(samples_meta(Arc::clone(&rows), settled.refused));
+    let nulls: &[&str] = if experts.is_some() { &TENSORS[1..] } else { &TENSORS };
+    tensors.push(samples_meta(Arc::clone(&rows), settled.refused, nulls));
     safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&rows, 0)
 }
 
 /// JSON as a tensor of bytes. Each part is generated twice, once for its length and once for the file, so that none is kept in memory.
-fn samples_meta(rows: Arc<[Row]>, refused: Vec<ExcludedLeaf>) -> Tensor {
-    let lengths: Box<[usize]> = (0..=rows.len()).map(|at| meta(&rows, &refused, at).len()).collect();
+fn samples_meta(rows: Arc<[Row]>, refused: Vec<ExcludedLeaf>, nulls: &'static [&'static str]) -> Tensor {
+    let lengths: Box<[usize]> = (0..=rows.len()).map(|at| meta(&rows, &refused, nulls, at).len()).collect();
     let shape = vec![lengths.iter().sum()];
-    let row = Box::new(move |at: usize, sink: Sink<'_>| sink(Run::Bytes(&meta(&rows, &refused, at))));
+    let row = Box::new(move |at: usize, sink: Sink<'_>| sink(Run::Bytes(&meta(&rows, &refused, nulls, at))));
     Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: Split::Each(lengths), row }
 }
 
-/// A part of the metadata: a sample, or the end after the last one.
-fn meta(rows: &[Row], refused: &[ExcludedLeaf], at: usize) -> Vec<u8> {
+/// A part of the metadata: a sample, or the end after the last one. `nulls` are the tensors that miles knows and the file lacks.
+fn meta(rows: &[Row], refused: &[ExcludedLeaf], nulls: &[&str], at: usize) -> Vec<u8> {
     let mut text = Text::after(if at == 0 { r#"{"samples":["# } else { "," });
     if let Some(row) = rows.get(at) {
-        sample(&row.path(), &mut text);
+        sample(&row.path(), nulls, &mut text);
         return text.into_bytes();
     }
     let mut text = Text::after(if at == 0 { r#"{"samples":[],"# } else { "]," });
@@ -78,7 +96,7 @@ fn meta(rows: &[Row], refused: &[ExcludedLeaf], at: usize) -> Vec<u8> {
     bytes
 }
 
-fn sample(path: &Path, list: &mut Text) {
+fn sample(path: &Path, nulls: &[&str], list: &mut Text) {
     list.object(|text| {
         // the export has tokens only
         text.key("response").string("");
@@ -95,7 +113,7 @@ fn sample(path: &Path, list: &mut Text) {
             facts::write_turn_rewards(path, "turn_rewards", text);
         });
         text.key("reward").value(facts::raw_reward(path));
-        text.key("nulls").strings(["rollout_routed_experts", "rollout_indexer_topk"]);
+        text.key("nulls").strings(nulls);
     });
 }
 
@@ -136,7 +154,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::export::fixture::{File, batch, example, rows_of, turns};
+    use crate::export::fixture::{File, batch, example, rows_of, turns, with_experts};
 
     fn samples_meta(file: &File) -> Value {
         let bytes: Vec<u8> = file.integers("_samples_meta").iter().map(|byte| u8::try_from(*byte).unwrap()).collect();
@@ -190,6 +208,27 @@ mod tests {
             ])
         );
         assert_eq!((&meta["session_metadata"], &meta["empty_reason"]), (&json!({"refused": []}), &Value::Null));
+    }
+
+    #[test]
+    fn routed_experts_are_those_of_all_tokens_but_the_last() {
+        let file = File::of(export(batch(rows_of(with_experts(turns())))));
+        assert_eq!(file.dtype("rollout_routed_experts.0"), Dtype::I32);
+        assert_eq!(
+            (file.shape("rollout_routed_experts.0"), file.shape("rollout_routed_experts.1")),
+            (vec![8, 1, 2], vec![6, 1, 2])
+        );
+        let experts = file.integers("rollout_routed_experts.0");
+        assert_eq!(experts, (0..16).collect::<Vec<_>>());
+        assert_eq!(samples_meta(&file)["samples"][0]["nulls"], json!(["rollout_indexer_topk"]));
+        let mut turns = with_experts(turns());
+        turns[2].about.columns.clear();
+        let file = File::of(export(batch(rows_of(turns))));
+        assert!(!file.names().iter().any(|name| name.contains("experts")), "of all samples, or of none");
+        assert_eq!(
+            samples_meta(&file)["samples"][0]["nulls"],
+            json!(["rollout_routed_experts", "rollout_indexer_topk"])
+        );
     }
 
     #[test]

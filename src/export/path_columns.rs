@@ -95,6 +95,11 @@ impl<'a> PathColumn<'a> {
         data
     }
 
+    /// The values of each of [`Self::tokens`].
+    pub(crate) fn into_rows(self) -> Vec<&'a [u8]> {
+        self.rows
+    }
+
     /// The bytes of [`Self::data`].
     pub(crate) fn bytes(&self) -> usize {
         let counts = if *self.shape == Shape::Ragged { 4 * self.rows.len() } else { 0 };

@@ -11,6 +11,7 @@ pub(super) enum Dtype {
     I64,
     F64,
     F32,
+    I32,
     U8,
     Bool,
 }
@@ -24,6 +25,8 @@ pub(super) enum Run<'a> {
     Floats(&'a [f32]),
     /// Elements of `U8`.
     Bytes(&'a [u8]),
+    /// Little-endian unsigned integers of this number of bytes each, for `I32`.
+    Unsigned(&'a [u8], usize),
     /// One integer, repeated; below 256 for `U8`, 0 or 1 for `Bool`.
     Integer(i64, usize),
     /// One number, repeated, for `F32` and `F64`.
@@ -180,6 +183,7 @@ impl Dtype {
             Self::I64 => "I64",
             Self::F64 => "F64",
             Self::F32 => "F32",
+            Self::I32 => "I32",
             Self::U8 => "U8",
             Self::Bool => "BOOL",
         }
@@ -188,7 +192,7 @@ impl Dtype {
     fn size(self) -> usize {
         match self {
             Self::I64 | Self::F64 => 8,
-            Self::F32 => 4,
+            Self::F32 | Self::I32 => 4,
             Self::U8 | Self::Bool => 1,
         }
     }
@@ -200,6 +204,7 @@ impl Run<'_> {
             Self::Ids(ids) => ids.len(),
             Self::Floats(numbers) => numbers.len(),
             Self::Bytes(bytes) => bytes.len(),
+            Self::Unsigned(bytes, size) => bytes.len() / size,
             Self::Integer(_, count) | Self::Float(_, count) | Self::Ramp(_, count) => count,
         }
     }
@@ -209,6 +214,7 @@ impl Run<'_> {
             Self::Ids(ids) => Self::Ids(&ids[from..to]),
             Self::Floats(numbers) => Self::Floats(&numbers[from..to]),
             Self::Bytes(bytes) => Self::Bytes(&bytes[from..to]),
+            Self::Unsigned(bytes, size) => Self::Unsigned(&bytes[from * size..to * size], size),
             Self::Integer(integer, _) => Self::Integer(integer, to - from),
             Self::Float(number, _) => Self::Float(number, to - from),
             Self::Ramp(start, _) => Self::Ramp(start + from as i64, to - from),
@@ -227,6 +233,10 @@ impl Run<'_> {
                 put(out, count, numbers.iter().map(|number| f64::from(*number).to_le_bytes()));
             }
             (Dtype::F64, Run::Float(number, _)) => put(out, count, std::iter::repeat(f64::from(number).to_le_bytes())),
+            (Dtype::I32, Run::Unsigned(bytes, size)) => {
+                put(out, count, bytes.chunks_exact(size).map(|bytes| unsigned(bytes).to_le_bytes()));
+            }
+            (Dtype::I32, Run::Integer(0, _)) => put(out, count, std::iter::repeat([0; 4])),
             (Dtype::U8, Run::Bytes(bytes)) => out.extend_from_slice(bytes),
             (Dtype::U8 | Dtype::Bool, Run::Integer(integer, _)) => {
                 let byte = u8::try_from(integer).expect("masks are 0 or 1");
@@ -235,6 +245,11 @@ impl Run<'_> {
             (dtype, run) => unreachable!("{run:?} does not make a tensor of {dtype:?}"),
         }
     }
+}
+
+/// A little-endian unsigned integer of at most four bytes.
+pub(super) fn unsigned(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
 /// Appends `count` elements. Resizes `out` first, so that the compiler knows the bounds of the loop and vectorizes it.

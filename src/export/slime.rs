@@ -1,5 +1,6 @@
 //! slime: dictionaries for `Sample.from_dict`.
 
+use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
@@ -14,12 +15,17 @@ pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages
 fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
+    // slime replays the routing of all samples of a batch, or of none
+    let has_experts = RoutedExperts::common_shape(&rows).is_some();
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
         let path = rows[at].path();
         text.object(|text| {
             text.key("index").integer(at);
             text.key("group_index").integer(groups[at]);
             sample(&path, text);
+            if let Some(experts) = RoutedExperts::of(&path).filter(|_| has_experts) {
+                experts.lists(text.key("rollout_routed_experts"));
+            }
         });
     });
     text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
@@ -79,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{batch, example, json as read, rows_of, turns};
+    use crate::export::fixture::{batch, example, json as read, rows_of, turns, with_experts};
 
     #[test]
     fn row_is_one_sample() {
@@ -106,6 +112,14 @@ mod tests {
         assert_eq!(second["train_metadata"], json!({"rollout_entropys": [0.0, 0.0, 0.0, 0.25]}));
         assert_eq!((&second["index"], &second["group_index"]), (&json!(1), &json!(0)), "two samples of one prompt");
         assert_eq!((&second["status"], &second["reward"]), (&json!("completed"), &json!({"score": 0.5})));
+    }
+
+    #[test]
+    fn routed_experts_are_nested_lists() {
+        let whole = read(export(batch(rows_of(with_experts(turns())))));
+        let experts = &whole["samples"][1]["rollout_routed_experts"];
+        assert_eq!(experts.as_array().unwrap().len(), 6, "all tokens but the last");
+        assert_eq!((&experts[0], &experts[5]), (&json!([[0, 1]]), &json!([[10, 11]])));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! strands-sglang: the arrays and segments of its rollout.
 
+use super::experts::RoutedExperts;
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, facts, settle};
@@ -41,7 +42,22 @@ fn sample(path: &Path, text: &mut Text) {
     text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
     text.key("reward").value(facts::raw_reward(path));
     facts::write_turn_rewards(path, "turn_rewards", text);
+    routed_experts(path, text);
     text.key("flags").strings(facts::flags(path));
+}
+
+/// Writes the routed experts of each turn as the base64 of int32, or null. A turn has those from the last token before it to its last but
+/// one, as strands-sglang requests them, so that the pieces join without an overlap.
+fn routed_experts(path: &Path, text: &mut Text) {
+    let Some(experts) = RoutedExperts::of(path) else { return text.key("routed_experts").literal("null") };
+    text.key("routed_experts").array(|list| {
+        let (mut start, mut end) = (0, 0);
+        for step in &path.steps {
+            end += step.turn.prompt.len() + step.turn.response.len();
+            list.base64(&experts.int32(start..end.saturating_sub(1)));
+            start = end.saturating_sub(1);
+        }
+    });
 }
 
 /// Writes the prompt logprob of every token of the row, or null if none were requested.
@@ -68,10 +84,10 @@ fn logprobs_of_prompt(turn: &Turn) -> Option<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::export::fixture::{batch, example, json as read, rows_of, turns};
+    use crate::export::fixture::{batch, example, json as read, rows_of, turns, with_experts};
 
     #[test]
     fn arrays_and_segments() {
@@ -84,13 +100,24 @@ mod tests {
                 "logprobs": [null, null, null, -0.5, -1.0, null, -0.5, -1.0, -1.5], "prompt_logprobs": null,
                 "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
                 "segment_info": [[false, 3], [true, 2], [false, 1], [true, 3]], "initial_prompt_length": 3,
-                "finish_reason": "length", "reward": 1.5, "flags": ["crosses_versions", "policy_uncertain"],
+                "finish_reason": "length", "reward": 1.5, "routed_experts": null, "flags": ["crosses_versions", "policy_uncertain"],
             })
         );
         let second = &whole["samples"][1];
         assert_eq!(second["loss_mask"], json!([0, 0, 0, 0, 0, 0, 1]));
         assert_eq!(second["logprobs"], json!([null, null, null, null, null, null, -0.5]));
         assert_eq!(second["segment_info"], json!([[false, 3], [true, 2], [false, 1], [true, 1]]));
+    }
+
+    #[test]
+    fn routed_experts_are_one_piece_a_turn() {
+        let whole = read(export(batch(rows_of(with_experts(turns())))));
+        let pieces = whole["samples"][0]["routed_experts"].as_array().unwrap();
+        let bytes = |piece: &Value| base64_simd::STANDARD.decode_to_vec(piece.as_str().unwrap()).unwrap();
+        let joined: Vec<u8> = pieces.iter().flat_map(bytes).collect();
+        let integers: Vec<u32> = joined.as_chunks().0.iter().map(|integer| u32::from_le_bytes(*integer)).collect();
+        assert_eq!((pieces.len(), integers), (2, (0..16).collect()));
+        assert_eq!(bytes(&pieces[0]).len(), 4 * 2 * 4, "5 tokens, the last one with the next turn");
     }
 
     #[test]

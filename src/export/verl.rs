@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::experts::RoutedExperts;
 use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
@@ -58,6 +59,9 @@ fn export(batch: Batch) -> Export {
         tensors.push(frame.tensor("advantages", Dtype::F32, frame.responses, |frame, row, sink| {
             per_token::fill_advantages(row, row.response(), frame.responses, sink);
         }));
+    }
+    if let Some(shape) = RoutedExperts::common_shape(&frame.rows) {
+        tensors.push(frame.experts(shape));
     }
     if facts::have_scores(&frame.rows) {
         tensors
@@ -121,6 +125,25 @@ impl Frame {
         sink(Run::Float(0.0, self.responses - at));
     }
 
+    /// The routed experts of the tokens of both sides; zeros for the padding and for the last token of a row, as verl pads them.
+    fn experts(&self, [layers, per_token]: [usize; 2]) -> Tensor {
+        let (count, width, frame) = (self.rows.len(), layers * per_token, self.clone());
+        let row = Box::new(move |at: usize, sink: Sink<'_>| {
+            let row = &frame.rows[at];
+            let path = row.path();
+            let (before, tokens, behind) = frame.extent(row);
+            let first = row.prompt_len() - row.prompt_len().min(frame.prompts);
+            let known = (first..first + tokens).end.min(row.len().saturating_sub(1)).max(first);
+            sink(Run::Integer(0, before * width));
+            if let Some(experts) = RoutedExperts::of(&path) {
+                experts.fill(first..known, sink);
+            }
+            sink(Run::Integer(0, (first + tokens - known + behind) * width));
+        });
+        let shape = vec![count, self.prompts + self.responses, layers, per_token];
+        Tensor { name: "routed_experts".to_owned(), dtype: Dtype::I32, shape, rows: Split::Even(count), row }
+    }
+
     /// The first prompt, padded or truncated on the left.
     fn prompt(&self, row: &Row, sink: Sink<'_>) {
         let ids = row.prompt();
@@ -148,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{File, batch, example, rows_of, turns};
+    use crate::export::fixture::{File, batch, example, rows_of, turns, with_experts};
 
     #[test]
     fn two_rows_become_tensors() {
@@ -186,6 +209,20 @@ mod tests {
                 "reward": [1.5, {"score": 0.5}],
             })
         );
+    }
+
+    #[test]
+    fn routed_experts_are_padded_with_zeros() {
+        let mut batch = batch(rows_of(with_experts(turns())));
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(2), Some(5));
+        let file = File::of(export(batch));
+        assert_eq!(file.shape("routed_experts"), [2, 7, 1, 2]);
+        let experts = file.integers("routed_experts");
+        // the first prompt loses its first token, the response its last one
+        assert_eq!(experts[..14], (2..16).collect::<Vec<_>>()[..]);
+        assert_eq!(experts[14..], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 0, 0]);
+        let file = File::of(export(example()));
+        assert!(!file.names().contains(&"routed_experts".to_owned()), "the rows have none");
     }
 
     #[test]

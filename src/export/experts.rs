@@ -1,0 +1,111 @@
+//! The routed experts of a row, for the formats of trainers that replay the routing.
+
+use std::ops::Range;
+
+use super::PathColumn;
+use super::safetensors::{Run, Sink, unsigned};
+use super::text::Text;
+use crate::columns::{COLUMNS, NumberType, ROUTED_EXPERTS_AT};
+use crate::session::{Path, Row};
+
+/// The routed experts of each token of a path but the last, which no engine has processed yet.
+#[derive(Debug)]
+pub(super) struct RoutedExperts<'a> {
+    /// Layers, and experts per token.
+    pub(super) shape: [usize; 2],
+    number: NumberType,
+    /// The values of each token, token after token.
+    rows: Vec<&'a [u8]>,
+}
+
+impl<'a> RoutedExperts<'a> {
+    /// Those of a path; `None` unless every token but the last has them, all with one shape `[layers, experts per token]`.
+    pub(super) fn of(path: &'a Path) -> Option<Self> {
+        let name = COLUMNS[ROUTED_EXPERTS_AT].name;
+        let mut columns = PathColumn::all(path).into_iter().filter(|column| column.name == name);
+        let (column, None) = (columns.next()?, columns.next()) else { return None };
+        let [layers, per_token] = *column.dimensions()? else { return None };
+        let shape = [usize::try_from(layers).ok()?, usize::try_from(per_token).ok()?];
+        let but_last = 0..path.len().saturating_sub(1);
+        let is_whole = column.tokens == std::slice::from_ref(&but_last);
+        is_whole.then(|| Self { shape, number: column.number, rows: column.into_rows() })
+    }
+
+    /// The shape of the experts of all rows; `None` unless every row has them, with one shape.
+    pub(super) fn common_shape(rows: &[Row]) -> Option<[usize; 2]> {
+        let mut shapes = rows.iter().map(|row| RoutedExperts::of(&row.path()).map(|experts| experts.shape));
+        let first = shapes.next()??;
+        shapes.all(|shape| shape == Some(first)).then_some(first)
+    }
+
+    /// Writes the values of these tokens to a tensor of int32.
+    pub(super) fn fill(&self, tokens: Range<usize>, sink: Sink<'_>) {
+        for row in self.rows.get(tokens).unwrap_or_default() {
+            sink(Run::Unsigned(row, self.number.size()));
+        }
+    }
+
+    /// The values of these tokens as little-endian int32.
+    pub(super) fn int32(&self, tokens: Range<usize>) -> Vec<u8> {
+        let rows = self.rows.get(tokens).unwrap_or_default();
+        rows.iter().flat_map(|row| self.integers(row)).flat_map(u32::to_le_bytes).collect()
+    }
+
+    /// Writes nested lists: the layers of each token, and the experts of each layer.
+    pub(super) fn lists(&self, text: &mut Text) {
+        let [_, per_token] = self.shape;
+        text.array(|tokens| {
+            for row in &self.rows {
+                let integers: Vec<u32> = self.integers(row).collect();
+                tokens.array(|layers| {
+                    integers.chunks(per_token.max(1)).for_each(|experts| layers.array(|list| list.ids(experts)));
+                });
+            }
+        });
+    }
+
+    fn integers(&self, row: &'a [u8]) -> impl Iterator<Item = u32> + use<'a> {
+        row.chunks_exact(self.number.size()).map(unsigned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::columns::{Column, Shape};
+    use crate::export::fixture::{path, turn};
+    use crate::session::Turn;
+
+    fn experts(tokens: Range<i32>, dimensions: &[u32], number: NumberType, data: &[u8]) -> Column {
+        let shape = Shape::Fixed(dimensions.into());
+        Column { name: "routed_experts".into(), number, tokens, shape, data: data.to_vec().into() }
+    }
+
+    /// A path of two turns, the first with prompt 2 and response 1, the second with prompt 1 and response 1.
+    fn path_with(first: Vec<Column>, second: Vec<Column>) -> Path {
+        let mut turns = [turn(0, None, &[1, 2], &[3]), turn(1, Some(0), &[4], &[5])];
+        (turns[0].about.columns, turns[1].about.columns) = (first, second);
+        let turns: Vec<Arc<Turn>> = turns.into_iter().map(Arc::new).collect();
+        path(&turns.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn experts_are_those_of_all_tokens_but_the_last() {
+        let first = experts(-2..0, &[1, 2], NumberType::U16, &[0, 0, 1, 1, 2, 0, 3, 0]);
+        let second = experts(-2..0, &[1, 2], NumberType::U16, &[4, 0, 5, 0, 6, 0, 7, 0]);
+        let path = path_with(vec![first.clone()], vec![second.clone()]);
+        let found = RoutedExperts::of(&path).unwrap();
+        let mut text = Text::default();
+        found.lists(&mut text);
+        assert_eq!(String::from_utf8(text.into_bytes()).unwrap(), "[[[0,257]],[[2,3]],[[4,5]],[[6,7]]]");
+        assert_eq!(found.int32(1..2), [2, 0, 0, 0, 3, 0, 0, 0]);
+        assert!(RoutedExperts::of(&path_with(vec![first.clone()], vec![])).is_none(), "tokens without experts");
+        assert!(RoutedExperts::of(&path_with(vec![], vec![second.clone()])).is_none());
+        let flat = experts(-2..0, &[2], NumberType::U16, &[0; 8]);
+        assert!(RoutedExperts::of(&path_with(vec![flat.clone()], vec![flat])).is_none(), "the layers are unknown");
+        let other = experts(-2..0, &[2, 1], NumberType::U16, &[0; 8]);
+        assert!(RoutedExperts::of(&path_with(vec![first], vec![other])).is_none(), "two shapes");
+    }
+}
