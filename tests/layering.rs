@@ -228,7 +228,15 @@ const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "src/api/openai_chat/",
-        &["input_ids", "meta_info", "output_ids", "prompt_token_ids", "return_prompt_token_ids"],
+        &[
+            "input_ids",
+            "meta_info",
+            "output_ids",
+            "prompt_token_ids",
+            "return_prompt_token_ids",
+            "return_sampling_mask",
+            "routed_experts",
+        ],
         "SGLang's chat completions, which this module serves and reads",
     ),
     (
@@ -236,9 +244,17 @@ const OTHER_KEYS: &[(&str, &[&str], &str)] = &[
         &["input_ids", "max_new_tokens", "require_reasoning", "return_logprob", "sampling_params"],
         "translates between /generate and the engine's chat endpoint",
     ),
-    ("src/api/openai_completions/", &["prompt_token_ids"], "SGLang's completions, which this module serves"),
+    (
+        "src/api/openai_completions/",
+        &["prompt_token_ids", "return_sampling_mask", "routed_experts"],
+        "SGLang's completions, which this module serves",
+    ),
     ("src/cli/demo.rs", &["max_new_tokens", "sampling_params"], "prints a request to the demo engine"),
-    ("src/columns/table.rs", &["output_token_sampling_mask", "return_sampling_mask"], "the table of token columns"),
+    (
+        "src/columns/table.rs",
+        &["output_token_sampling_mask", "return_sampling_mask", "routed_experts"],
+        "the table of token columns",
+    ),
     ("src/cli/show/path.rs", &["weight_version"], "the export in tokentap's own format"),
     (
         "src/export/",

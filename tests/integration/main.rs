@@ -67,6 +67,7 @@ mod resumed;
 mod retries;
 mod returned;
 mod reuse;
+mod routed_experts;
 mod router;
 mod rows;
 mod shm;

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 
 use base64_simd::STANDARD;
 use serde_json::{Value, json};
+use tokentap::demo::{EngineOptions, SamplingParams, Streaming};
 use tokentap::serve::grpc::pb::{Column, SamplesRequest, TokenRange, samples_reply};
 
 use super::grpc::client::trajectories;
 use super::support::binary::{Binary, output};
 use super::support::client::{get, post};
+use super::support::demo::Demo;
 use super::support::fixture::Fixture;
 use super::support::proxy::Proxy;
 use super::support::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, message};
@@ -181,4 +183,92 @@ async fn column_survives_a_restart_and_is_exported_from_the_log() {
     let done = output(&["export", "--format", "jsonl", "--out", "-", "--data-dir", log]).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     check(&serde_json::from_slice(&done.stdout).unwrap(), &masks, "export");
+}
+
+/// Sampling masks and top-k rows that no client asks for, in whole and streamed replies, with and without entropies.
+#[tokio::test]
+async fn masks_and_likeliest_tokens_of_clients_that_did_not_ask_are_columns() {
+    for (streaming, entropy) in
+        [(Streaming::Cumulative, "on"), (Streaming::Incremental, "off"), (Streaming::Incremental, "on")]
+    {
+        let flags = ["--columns", "sampling_mask,top_logprobs", "--top-logprobs", "6", "--entropy", entropy];
+        let demo = Demo::start(EngineOptions { streaming, ..EngineOptions::default() }, &flags).await;
+        let prompt = demo.encode("The ship went down the river");
+        for (session, stream) in [("whole", false), ("streamed", true)] {
+            let about = format!("{streaming:?}, entropies {entropy}, {session}");
+            let params = json!({"max_new_tokens": 6, "temperature": 0.8, "top_k": 4, "top_p": 0.9});
+            let body = json!({"input_ids": prompt, "stream": stream, "sampling_params": params});
+            let answer = demo.post(&format!("/sessions/{session}/generate"), &body).await;
+            let text = answer.text();
+            assert!(!text.contains("sampling_mask") && !text.contains("logprobs"), "{about}: {text}");
+            let row = jsonl(demo.proxy.control, session).await;
+            let turn = &row["turns"][0];
+            assert_eq!((&turn["missing_columns"], &turn["extras"]), (&json!([]), &Value::Null), "{about}");
+            let columns = row["columns"].as_array().unwrap();
+            let data = |name: &str| {
+                let column =
+                    columns.iter().find(|column| column["name"] == name).unwrap_or_else(|| panic!("{about}: {name}"));
+                STANDARD.decode_to_vec(column["data"].as_str().unwrap()).unwrap()
+            };
+            let numbers = |bytes: &[u8]| {
+                bytes.chunks(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect::<Vec<u32>>()
+            };
+            let tokens: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
+            let sampled = &tokens[prompt.len()..];
+            let masks = ragged(&data("sampling_mask"), sampled.len());
+            let (ids, logprobs) = (numbers(&data("top_ids")), numbers(&data("top_logprobs")));
+            assert_eq!((ids.len(), logprobs.len()), (6 * sampled.len(), 6 * sampled.len()), "{about}");
+            let params = SamplingParams { temperature: 0.8, top_k: Some(4), top_p: 0.9, ..SamplingParams::default() };
+            for (at, id) in sampled.iter().enumerate() {
+                assert!(masks[at].contains(id) && masks[at].len() <= 4, "{about}: token {at}");
+                let truth = demo.distribution(&prompt, sampled, at, &params);
+                for (id, logprob) in ids
+                    .chunks(6)
+                    .zip(logprobs.chunks(6))
+                    .nth(at)
+                    .map(|(ids, logprobs)| ids.iter().zip(logprobs))
+                    .unwrap()
+                {
+                    let expected = truth[*id as usize].ln();
+                    assert!(
+                        (f64::from(f32::from_bits(*logprob)) - expected).abs() < 1e-4,
+                        "{about}: token {at}, id {id}"
+                    );
+                }
+                let likeliest = (0..truth.len()).max_by(|a, b| truth[*a].total_cmp(&truth[*b])).unwrap();
+                assert_eq!(ids[6 * at] as usize, likeliest, "{about}: token {at}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn mask_of_an_unlimited_support_is_not_requested() {
+    let demo = Demo::start(EngineOptions::default(), &["--columns", "sampling_mask"]).await;
+    let prompt = demo.encode("The ship");
+    let body = json!({"input_ids": prompt, "sampling_params": {"max_new_tokens": 3}});
+    assert_eq!(demo.post("/sessions/s/generate", &body).await.status, 200);
+    let row = jsonl(demo.proxy.control, "s").await;
+    assert_eq!(row["turns"][0]["missing_columns"], json!([{"name": "sampling_mask", "reason": "open_support"}]));
+}
+
+/// What a column takes in memory is what the documentation says.
+#[tokio::test]
+async fn session_grows_by_the_bytes_of_its_columns() {
+    let bytes = async |flags: &[&str]| {
+        let demo = Demo::start(EngineOptions { routed_experts: true, ..EngineOptions::default() }, flags).await;
+        let prompt = demo.encode(&"The ship went down the river ".repeat(40));
+        let params = json!({"max_new_tokens": 200, "ignore_eos": true, "top_k": 1});
+        let body = json!({"input_ids": prompt, "sampling_params": params});
+        assert_eq!(demo.post("/sessions/s/generate", &body).await.status, 200);
+        let sessions = get(demo.proxy.control, "/v1/sessions/s").await.json();
+        (sessions["bytes"].as_u64().unwrap_or_else(|| panic!("{sessions}")), prompt.len() as u64)
+    };
+    let (without, prompt) = bytes(&[]).await;
+    let (with, _) = bytes(&["--columns", "routed_experts", "--moe-shape", "3x2x8"]).await;
+    let expected = 6 * (prompt + 200 - 1);
+    assert!((expected..expected + 150).contains(&(with - without)), "{} for {expected}", with - without);
+    let (with, _) = bytes(&["--columns", "top_logprobs,sampling_mask", "--top-logprobs", "20"]).await;
+    let expected = 200 * (2 * 4 * 20 + 4 + 4);
+    assert!((expected..expected + 400).contains(&(with - without)), "{} for {expected}", with - without);
 }

@@ -55,6 +55,7 @@ pub(crate) const FIELDS: &[(&str, FieldTarget)] = &[
     ("disagg_prefill_dp_rank", Top(RequestOption::DisaggPrefillDpRank)),
     ("return_routed_experts", Top(RequestOption::ReturnRoutedExperts)),
     ("routed_experts_start_len", Top(RequestOption::RoutedExpertsStartLen)),
+    ("return_sampling_mask", Top(RequestOption::ReturnSamplingMask)),
     ("return_entropy", Top(RequestOption::ReturnEntropy)),
     ("entropy_options", Top(RequestOption::EntropyOptions)),
 ];
@@ -62,7 +63,6 @@ pub(crate) const FIELDS: &[(&str, FieldTarget)] = &[
 /// Fields that only the engine's own endpoint supports.
 const UNSUPPORTED: &[&str] = &[
     "return_hidden_states",
-    "return_sampling_mask",
     "return_flat_raw_output_top_logprobs",
     "return_cached_tokens_details",
     "return_spec_tokens_details",

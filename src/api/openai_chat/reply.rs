@@ -77,7 +77,9 @@ impl ReplyContext {
         let id = first.and_then(SequenceUpdate::rid).unwrap_or_default();
         let (id, model, created) = (quoted(id), quoted(&self.model), self.created);
         let metadata = first.map(metadata).unwrap_or_default();
-        let sglext = self.sglext(updates.iter().map(|update| &*update.ids));
+        // as in SGLang, the first choice's, unless each choice has them in its `meta_info`
+        let experts = first.filter(|_| !self.extras.meta_info).and_then(SequenceUpdate::routed_experts);
+        let sglext = self.sglext(experts, updates.iter().map(|update| &*update.ids));
         Ok(format!(
             "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":{created},\"model\":{model},\"choices\":[{choices}],\"usage\":{}{metadata}{}{sglext}}}",
             usage.json(),
@@ -97,16 +99,26 @@ impl ReplyContext {
         prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
     }
 
-    /// `sglext` with the ids that the client asks for, with a leading comma. Empty if it asks for none.
-    pub(super) fn sglext<'a>(&self, responses: impl Iterator<Item = &'a [u32]>) -> String {
+    /// `sglext` with the routed experts, which are JSON text, and with the ids that the client asks for, with a leading comma. Empty if it
+    /// asks for none.
+    pub(super) fn sglext<'a>(&self, experts: Option<&str>, responses: impl Iterator<Item = &'a [u32]>) -> String {
         let prompt = || id_list(self.prompt.as_deref().unwrap_or_default());
         let input = self.sglext.input.then(|| format!("\"input_ids\":{}", prompt()));
         let output = self.sglext.output.then(|| {
             let lists: Vec<String> = responses.map(id_list).collect();
             format!("\"output_ids\":[{}]", lists.join(","))
         });
-        let members: Vec<String> = input.into_iter().chain(output).collect();
+        // SGLang leaves out an empty text
+        let experts = experts.filter(|experts| self.extras.routed_experts && *experts != "\"\"");
+        let experts = experts.map(|experts| format!("\"routed_experts\":{experts}"));
+        let members: Vec<String> = experts.into_iter().chain(input).chain(output).collect();
         if members.is_empty() { String::new() } else { format!(",\"sglext\":{{{}}}", members.join(",")) }
+    }
+
+    /// `sglext` with the routed experts alone, with a leading comma. Empty without them.
+    pub(super) fn experts_alone(&self, experts: Option<&str>) -> String {
+        let without_ids = Self { sglext: SglextOptions::default(), ..self.clone() };
+        without_ids.sglext(experts, std::iter::empty())
     }
 
     /// Appends a choice.

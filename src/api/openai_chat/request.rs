@@ -66,6 +66,8 @@ pub struct ReplyExtras {
     pub meta_info: bool,
     /// `return_entropy`: `meta_info` with the members that tokentap adds.
     pub entropy: bool,
+    /// `return_routed_experts`: the experts that processed each token, in `sglext`.
+    pub routed_experts: bool,
 }
 
 impl ReplyExtras {
@@ -108,7 +110,11 @@ impl ChatRequest {
             token_ids: body.flag("return_token_ids", false)?,
             meta_info: body.flag("return_meta_info", false)?,
             entropy: body.flag("return_entropy", false)?,
+            routed_experts: body.flag("return_routed_experts", false)?,
         };
+        if body.flag("return_sampling_mask", false)? && !extras.meta_info {
+            return Err(invalid("return_sampling_mask requires return_meta_info=true."));
+        }
         Ok(Self {
             model: body.text("model")?.unwrap_or_else(|| "default".to_owned()),
             conversation: Arc::new(Conversation {

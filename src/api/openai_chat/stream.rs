@@ -26,6 +26,8 @@ pub(super) struct ChatEncoder {
     /// The `id` of chunks without a choice.
     id: String,
     metadata: String,
+    /// The routed experts of the first choice that has them, as JSON text.
+    experts: Option<String>,
 }
 
 impl ChatEncoder {
@@ -40,6 +42,7 @@ impl ChatEncoder {
             failed: false,
             id: String::new(),
             metadata: String::new(),
+            experts: None,
         }
     }
 
@@ -61,6 +64,9 @@ impl ChatEncoder {
     fn end(&mut self, at: usize, update: &SequenceUpdate<'_>, finish: &str) {
         self.usage.add(update, self.context.n);
         self.metadata = metadata(update);
+        if self.experts.is_none() && self.context.extras.routed_experts {
+            self.experts = update.routed_experts().map(str::to_owned);
+        }
         let choice = &mut self.choices[at];
         choice.ended = true;
         let finish = if choice.calls > 0 && finish == "stop" { "tool_calls" } else { finish };
@@ -193,9 +199,15 @@ impl ReplyEncoder for ChatEncoder {
             ));
         }
         // as in SGLang, a failed reply has no `sglext`
-        if self.context.sglext.requests_ids() && !self.failed {
-            let frame = if self.context.sglext.framed { "event: sglext_ids\n" } else { "" };
-            let sglext = self.context.sglext(self.choices.iter().map(|choice| &*choice.ids));
+        let ids = || self.choices.iter().map(|choice| &*choice.ids);
+        let (experts, framed) = (self.experts.as_deref(), self.context.sglext.framed);
+        let mut chunks = [("", self.context.sglext(experts, ids())), ("", String::new())];
+        if framed && self.context.sglext.requests_ids() {
+            // the ids alone have a separate event
+            chunks =
+                [("", self.context.experts_alone(experts)), ("event: sglext_ids\n", self.context.sglext(None, ids()))];
+        }
+        for (frame, sglext) in chunks.iter().filter(|(_, sglext)| !sglext.is_empty() && !self.failed) {
             out.push_str(&format!("{frame}{}[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
         }
         if self.options.include_usage {

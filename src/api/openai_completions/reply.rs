@@ -18,6 +18,7 @@ pub(super) struct CompletionEncoder {
     logprobs: Option<u32>,
     token_names: TokenNames,
     token_ids: bool,
+    routed_experts: bool,
     echo: Vec<String>,
     n: usize,
     /// The number of requested sequences.
@@ -30,6 +31,8 @@ pub(super) struct CompletionEncoder {
     usage: Usage,
     id: String,
     metadata: String,
+    /// The routed experts of the first choice that has them, as JSON text.
+    experts: Option<String>,
 }
 
 /// The part of a sequence that was sent to the client.
@@ -72,6 +75,8 @@ impl CompletionEncoder {
             logprobs: request.logprobs,
             token_names: request.token_names,
             token_ids: request.token_ids,
+            routed_experts: request.routed_experts,
+            experts: None,
             echo: request.echo.clone(),
             n: request.n,
             sequences: request.prompt_count * request.n,
@@ -93,6 +98,13 @@ impl CompletionEncoder {
             self.created,
             quoted(&self.model)
         )
+    }
+
+    /// `sglext` with the routed experts of a sequence, if the client asks for them, with a leading comma.
+    fn sglext(&self, experts: Option<&str>) -> String {
+        // SGLang leaves out an empty text
+        let experts = experts.filter(|experts| self.routed_experts && *experts != "\"\"");
+        experts.map_or(String::new(), |experts| format!(",\"sglext\":{{\"routed_experts\":{experts}}}"))
     }
 
     /// The prompt of a sequence if the reply repeats it, or an empty text.
@@ -135,11 +147,12 @@ impl ReplyEncoder for CompletionEncoder {
             .collect();
         let first = updates.first();
         Ok(Ok(format!(
-            "{}\"choices\":[{}],\"usage\":{}{}}}",
+            "{}\"choices\":[{}],\"usage\":{}{}{}}}",
             self.head(first.and_then(SequenceUpdate::rid).unwrap_or_default()),
             choices.join(","),
             usage.json(),
-            first.map(metadata).unwrap_or_default()
+            first.map(metadata).unwrap_or_default(),
+            self.sglext(first.and_then(SequenceUpdate::routed_experts)),
         )))
     }
 
@@ -175,6 +188,9 @@ impl ReplyEncoder for CompletionEncoder {
             self.choices[at].has_ended = true;
             self.usage.add(update, self.n);
             self.metadata = metadata(update);
+            if self.experts.is_none() && self.routed_experts {
+                self.experts = update.routed_experts().map(str::to_owned);
+            }
         }
         Ok(())
     }
@@ -188,6 +204,10 @@ impl ReplyEncoder for CompletionEncoder {
     }
 
     fn finish(&mut self, out: &mut String) {
+        let sglext = self.sglext(self.experts.as_deref());
+        if !sglext.is_empty() {
+            out.push_str(&format!("data: {}\"choices\":[],\"usage\":null{sglext}}}\n\n", self.head(&self.id)));
+        }
         if self.include_usage {
             let usage = self.usage.json();
             out.push_str(&format!(

@@ -30,6 +30,8 @@ pub struct CompletionRequest {
     pub(crate) token_names: TokenNames,
     /// `return_token_ids`.
     pub token_ids: bool,
+    /// `return_routed_experts`: the experts that processed each token, in `sglext`.
+    pub routed_experts: bool,
     /// `echo`: the prompts, with which the texts of the reply begin. Empty if not requested.
     pub echo: Vec<String>,
     /// `n`.
@@ -45,7 +47,7 @@ impl CompletionRequest {
     /// [`RequestError`].
     pub fn parse(bytes: Bytes) -> Result<Self, RequestError> {
         let (body, []) = RequestBody::parse(bytes, [])?;
-        body.check_fields(&["suffix"])?;
+        body.check_fields(&["suffix", "return_sampling_mask"])?;
         let options = body.value("stream_options")?.unwrap_or_default();
         let option = |name: &str| options.get(name) == Some(&Value::Bool(true));
         let logprobs = match body.value("logprobs")? {
@@ -66,6 +68,7 @@ impl CompletionRequest {
             continuous_usage: option("continuous_usage_stats"),
             token_names: TokenNames::of(body.flag("return_tokens_as_token_ids", false)?),
             token_ids: body.flag("return_token_ids", false)?,
+            routed_experts: body.flag("return_routed_experts", false)?,
             n: body.samples()?,
             prompt_count: body.raw("prompt").map_or(1, prompt_count),
             logprobs,
