@@ -123,7 +123,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
     numbers::vocabulary(found, report);
     numbers::streaming(config, found, report);
     if found.probed {
-        describe_generation(found, report);
+        describe_generation(config, found, report);
     } else {
         report.line(Warn, "not asked", "top-k form, exact entropies, temperature and logprobs: nothing was generated");
     }
@@ -132,7 +132,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
 }
 
 /// Reports the capabilities that only a generating probe detects.
-fn describe_generation(found: &Capabilities, report: &mut Report) {
+fn describe_generation(config: &Config, found: &Capabilities, report: &mut Report) {
     if found.flat {
         report.line(Verdict::Ok, "top-k form", "flat base64 for replies that do not stream");
     } else {
@@ -143,6 +143,7 @@ fn describe_generation(found: &Capabilities, report: &mut Report) {
         );
     }
     numbers::plugin(found, report);
+    numbers::columns(config, found, report);
     numbers::temperature(found, report);
     if !found.refuses_logprobs {
         match found.gives_logprobs {

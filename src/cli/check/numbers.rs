@@ -1,7 +1,7 @@
 //! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
 use crate::cli::check::{Report, Verdict};
-use crate::config::Config;
+use crate::config::{ColumnName, Config, MoeShape};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSource};
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
@@ -68,6 +68,48 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
     }
     if let Some(limit) = found.sampling_mask {
         report.line(Ok, "sampled", format!("the estimator `sampled` is exact for top_k up to {limit}"));
+    }
+}
+
+/// Reports whether the engine returns the token columns of `--columns`.
+pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report) {
+    for name in &config.columns.columns {
+        let (verdict, text) = match name {
+            ColumnName::RoutedExperts => experts(config, found),
+            ColumnName::SamplingMask => match found.sampling_mask {
+                Some(limit) => (
+                    Verdict::Ok,
+                    format!(
+                        "sampling_mask: for requests with top_k up to {} (half of --sampling-mask-max-tokens)",
+                        limit / 2
+                    ),
+                ),
+                None => (Verdict::Warn, "sampling_mask: not returned; SGLang 0.5.23 can".to_owned()),
+            },
+            ColumnName::TopLogprobs => (
+                Verdict::Ok,
+                format!("top_logprobs: the {} likeliest tokens of each sampled one", config.entropy.top_logprobs),
+            ),
+        };
+        report.line(verdict, "column", text);
+    }
+}
+
+fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
+    const FLAG: &str = "--enable-return-routed-experts";
+    let set = config.columns.moe_shape.map(|MoeShape(numbers)| numbers);
+    let shape = set.or(found.experts.map(|shape| [shape.layers, shape.per_token, shape.experts]));
+    let shown = match shape {
+        Some([layers, per_token, experts]) => {
+            format!("{layers} layers, {per_token} of {experts} experts for each token")
+        }
+        None => "layers and experts are unknown, so that no trainer's format has them: set --moe-shape".to_owned(),
+    };
+    match (found.routed_experts, shape) {
+        (Some(false), _) => (Verdict::Warn, format!("routed_experts: not returned; start SGLang with {FLAG}")),
+        (None, _) => (Verdict::Warn, format!("routed_experts: no route says whether {FLAG} is on; {shown}")),
+        (Some(true), None) => (Verdict::Warn, format!("routed_experts: returned; {shown}")),
+        (Some(true), Some(_)) => (Verdict::Ok, format!("routed_experts: {shown}")),
     }
 }
 
