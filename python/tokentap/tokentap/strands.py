@@ -44,7 +44,8 @@ class Episode:
     """A path of a session: strands-sglang's `Rollout` and its entropies.
 
     `entropy` has one entry for each of `rollout.token_ids`, in nats: None where the loss mask is 0 and for a
-    token without entropy. `rollout.routed_experts` and `rollout.image_data` stay empty.
+    token without entropy. `rollout.routed_experts` has one piece for each turn, or none;
+    `rollout.image_data` stays empty.
     """
 
     rollout: Rollout
@@ -66,6 +67,7 @@ class Episode:
             loss_mask=sample["loss_mask"],
             logprobs=single([logprob if mask else prompt for mask, logprob, prompt in known]),
             segment_info=[(is_output, length) for is_output, length in sample["segment_info"]],
+            routed_experts=sample.get("routed_experts") or [],
         )
         about = {name: sample[name] for name in ("session", "version", "leaf", "finish_reason", "reward", "flags")}
         return cls(rollout=rollout, entropy=sample["entropy"], **about)

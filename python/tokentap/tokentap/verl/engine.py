@@ -17,6 +17,7 @@ from .alignment import Sampled
 from .budget import LIMITS, Budget, engine_params
 from .endpoints import Endpoint
 from .problems import Unaligned
+from .routing import Routing
 
 # Seconds that verl waits before it continues a generation that was aborted for new weights.
 PAUSE = 1.0
@@ -72,11 +73,21 @@ class Engine:
 
     `sampled` has the result of each call of `generate`. With `resume`, generations that the engine aborted are
     continued, as by verl's client for partial rollouts. `step` is the version of the weights if no other source names
-    it.
+    it. With `routing`, results have the routed experts of all tokens but the last.
     """
 
-    def __init__(self, endpoint: Endpoint, session: str, budget: Budget, *, resume: bool, step: int | None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        session: str,
+        budget: Budget,
+        *,
+        resume: bool,
+        step: int | None,
+        routing: Routing | None = None,
+    ) -> None:
         self.session = session
+        self._routing = routing
         self.sampled: list[Sampled] = []
         self._endpoint, self._budget = endpoint, budget
         self._resume, self._step = resume, step
@@ -113,6 +124,7 @@ class Engine:
         return TokenOutput(
             token_ids=part.token_ids,
             log_probs=part.log_probs if with_logprobs else None,
+            routed_experts=self._routing.rows if self._routing else None,
             stop_reason=part.finish,
             num_preempted=part.preempted,
             extra_fields=dict(part.steps(self._step)),
@@ -130,14 +142,22 @@ class Engine:
     ) -> None:
         # the policy is requested before and after, because weights may change in between
         before = None if self._endpoint.replies_tell else await self._endpoint.policy.version()
+        ids = prompt + part.token_ids
+        start = self._routing.start(ids) if self._routing else 0
+        fields: dict[str, Any] = {}
+        if self._routing:
+            fields = {"return_routed_experts": True, "routed_experts_start_len": start}
         generation = await self._endpoint.client.generate(
-            input_ids=prompt + part.token_ids,
+            input_ids=ids,
             sampling_params=engine_params(sampling, room),
             session=self.session,
             rid=uuid4().hex,
             return_logprob=with_logprobs,
             return_entropy=True,
+            **fields,
         )
+        if self._routing:
+            self._routing.add(ids + generation.output_ids, start, generation.meta_info)
         seen = versions.of_reply(generation.meta_info)
         self._endpoint.replies_tell = bool(seen)
         if not seen and before is not None:

@@ -14,6 +14,7 @@ from .budget import Budget
 from .endpoints import Addresses, Endpoint, Urls, shared
 from .engine import Engine
 from .output import EntropyOutput
+from .routing import Routing
 
 
 class Tapped:
@@ -55,7 +56,11 @@ class Tapped:
     def _engine(self, endpoint: Endpoint, step: int | None) -> Engine:
         rollout = self._trainer.actor_rollout_ref.rollout
         budget = Budget(rollout.prompt_length, rollout.response_length, rollout.get("max_model_len"))
-        return Engine(endpoint, uuid4().hex, budget, resume=self._resume, step=step)
+        routing = None
+        if rollout.get("enable_rollout_routing_replay"):
+            model = self._trainer.actor_rollout_ref.model
+            routing = Routing.of_model(model.path, trust_remote_code=bool(model.get("trust_remote_code")))
+        return Engine(endpoint, uuid4().hex, budget, resume=self._resume, step=step, routing=routing)
 
     def _with_entropy(self, output: agent_loop.AgentLoopOutput, engine: Engine) -> EntropyOutput:
         fields = {name: getattr(output, name) for name in type(output).model_fields}
@@ -84,8 +89,6 @@ def check(trainer: Any) -> None:
         raise ValueError("tokentap.verl uses the base model: a LoRA adapter must be merged (model.lora.merge)")
     if (rollout.get("disaggregation") or {}).get("enabled"):
         raise ValueError("rollout.disaggregation: verl pairs prefill and decode by other calls than /generate")
-    if rollout.get("enable_rollout_routing_replay"):
-        raise ValueError("enable_rollout_routing_replay: /generate does not return routed experts in verl's form")
 
 
 def resumes(trainer: Any, server_manager: Any) -> bool:

@@ -24,6 +24,12 @@ class MissingEntropy(EntropyProblem):
     hint = "docs/reference/reasons.md explains the reason; `missing_entropy: mask` does not train such tokens."
 
 
+class MissingExperts(EntropyProblem):
+    """A reply lacks the routed experts that verl's routing replay needs."""
+
+    hint = "Start SGLang with --enable-return-routed-experts, and verl with the model that it serves."
+
+
 class NoEntropies(EntropyProblem):
     """Another agent loop made a row of the batch."""
 
