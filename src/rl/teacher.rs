@@ -58,7 +58,6 @@ pub fn log_ratios(turn: &Turn, scores: Option<&Column>) -> Result<Vec<f64>, Rati
 }
 
 /// Whether the logprobs of a turn are known to be at temperature 1.
-#[expect(clippy::float_cmp, reason = "a temperature is what the client wrote")]
 fn is_at_one(turn: &Turn) -> bool {
     turn.about.measured.as_ref().is_some_and(|measured| measured.temperature == Some(1.0))
 }
