@@ -75,7 +75,10 @@ mod tests {
 
     #[test]
     fn each_format_has_the_rewards_of_turns() {
-        let mut rows = rows_of(turns());
+        let mut turns = turns();
+        // prime-rl refuses a row without
+        turns.iter_mut().for_each(|turn| turn.about.sampling = Some(r#"{"temperature":1}"#.into()));
+        let mut rows = rows_of(turns);
         rows[0].steps[0].reward = Some(Arc::new(0.421_875.into()));
         // `arrow` and `parquet` compress the rows of `jsonl`
         let texts = Format::all().iter().filter(|format| !matches!(format, Format::Arrow | Format::Parquet));

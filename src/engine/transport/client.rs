@@ -118,7 +118,8 @@ fn check(url: &str) -> Result<(), String> {
     }
     let target = format!("{url}{GENERATE}");
     let given = target.parse::<http::Uri>().map_err(|error| format!("{url}: {error}"))?;
-    let is_kept = Url::parse(&target).is_ok_and(|parsed| parsed.path() == given.path() && parsed.fragment().is_none());
+    let is_kept = Url::parse(&target)
+        .is_ok_and(|parsed| parsed.path() == given.path() && parsed.query().is_none() && parsed.fragment().is_none());
     if is_kept {
         Ok(())
     } else {

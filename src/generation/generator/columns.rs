@@ -32,7 +32,10 @@ impl Generator {
         let name = COLUMNS[ROUTED_EXPERTS_AT].name;
         let epoch = self.policy.epoch();
         let prefixes = (0..request.batch().unwrap_or(1)).map(|at| match request.prompt_ids(at) {
-            Some(ids) => session.recorded_prefix(&ids, name, epoch),
+            Some(ids) => {
+                let adapter = request.adapter(at).map(|name| self.policy.requested_adapter(name));
+                session.recorded_prefix(&ids, name, epoch, adapter.as_ref())
+            }
             None => RecordedPrefix::default(),
         });
         // a request has one start for all its prompts

@@ -1,8 +1,8 @@
 //! The tokens of a prompt whose values in a token column are recorded.
 
 use super::Session;
-use crate::session::Span;
 use crate::session::view::upwards;
+use crate::session::{RequestedAdapter, Span};
 
 /// What a session has recorded of the beginning of a prompt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,10 +14,16 @@ pub struct RecordedPrefix {
 }
 
 impl Session {
-    /// The recorded beginning of `prompt`, and how far the column `name` covers it. A gap counts only while the policy has the epoch that
-    /// sampled its tokens: later, the engine would report the values of other weights.
+    /// The recorded beginning of `prompt`, and how far the column `name` covers it. A gap counts only if the request has the policy that
+    /// sampled its tokens, by the epochs of the base weights and of the adapter: the engine would report the values of other weights.
     #[must_use]
-    pub fn recorded_prefix(&self, prompt: &[u32], name: &str, epoch: u64) -> RecordedPrefix {
+    pub fn recorded_prefix(
+        &self,
+        prompt: &[u32],
+        name: &str,
+        epoch: u64,
+        adapter: Option<&RequestedAdapter>,
+    ) -> RecordedPrefix {
         let mut state = self.state();
         let (Some(parent), tokens) = state.forest.parent(prompt) else { return RecordedPrefix::default() };
         // the last token of a turn is processed with the next one
@@ -29,7 +35,11 @@ impl Session {
                 return RecordedPrefix { tokens, covered: covered.min(tokens.saturating_sub(1)) };
             }
             // epochs that another process counted cannot be compared
-            let is_current = |span: &Span| span.process.is_none() && (span.epoch, span.until) == (epoch, epoch);
+            let is_current = |span: &Span| {
+                let sampled = span.adapter.as_ref().map(|adapter| (&adapter.name, adapter.epoch, adapter.until));
+                let is_same = sampled == adapter.map(|adapter| (&adapter.name, adapter.epoch, adapter.epoch));
+                span.process.is_none() && (span.epoch, span.until) == (epoch, epoch) && is_same
+            };
             if !turn.about.policy.iter().all(is_current) {
                 return RecordedPrefix { tokens, covered: end.saturating_sub(1) };
             }
@@ -43,7 +53,7 @@ impl Session {
 mod tests {
     use crate::columns::{Column, NumberType, Shape};
     use crate::session::tests::{BOUNDLESS, store};
-    use crate::session::{Call, Draft, RecordedPrefix, Span, TurnMetadata};
+    use crate::session::{Call, Draft, RecordedPrefix, RequestedAdapter, Span, TurnMetadata};
 
     #[tokio::test]
     async fn prefix_is_covered_up_to_the_first_gap_of_the_epoch() {
@@ -59,14 +69,23 @@ mod tests {
                 data: vec![0; response.len()].into(),
             };
             let (weight_version, version, process) = (None, None, None);
-            let span = Span { start: 0, end: sampled as u32, epoch, until: epoch, weight_version, version, process };
+            let span = Span {
+                start: 0,
+                end: sampled as u32,
+                epoch,
+                until: epoch,
+                weight_version,
+                version,
+                process,
+                adapter: None,
+            };
             let columns = Vec::from_iter(covers.then(column));
             let about = TurnMetadata { columns, policy: vec![span], ..TurnMetadata::default() };
             let draft = Draft { prompt: Some(prompt.into()), response: response.into(), about, ..Draft::default() };
             let _ = call.commit(draft);
         };
         let of = |prompt: &[u32], name: &str, epoch| {
-            let prefix = store.session("s").unwrap().recorded_prefix(prompt, name, epoch);
+            let prefix = store.session("s").unwrap().recorded_prefix(prompt, name, epoch, None);
             let RecordedPrefix { tokens, covered } = prefix;
             (tokens, covered)
         };
@@ -78,6 +97,9 @@ mod tests {
         turn(&[1, 2, 3, 4, 5], &[6, 7], 7, false);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 7), (7, 3), "the gap is closed");
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 8), (7, 6), "the weights are others now");
+        let adapter = RequestedAdapter { name: "a".into(), epoch: 0 };
+        let prefix = store.session("s").unwrap().recorded_prefix(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 7, Some(&adapter));
+        assert_eq!((prefix.tokens, prefix.covered), (7, 6), "the base weights alone sampled the turn");
         turn(&[1, 2, 3, 4, 5, 6, 7, 8], &[9], 8, true);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "c", 8), (9, 8));
     }

@@ -101,6 +101,9 @@ pub fn shared(entry: &Value) -> Value {
     line.as_object_mut().unwrap().entry("columns").or_insert_with(|| json!([]));
     for turn in line["turns"].as_array_mut().unwrap() {
         let turn = turn.as_object_mut().unwrap();
+        // absent without a reward of the turn
+        turn.entry("reward").or_insert(Value::Null);
+        turn.entry("reward_json").or_insert(Value::Null);
         turn.entry("missing_columns").or_insert_with(|| json!([]));
         let measured = turn.remove("measured").unwrap();
         for (name, member) in [
