@@ -68,6 +68,12 @@ export function epochOf(span) {
   return span.process ? `${span.epoch} of ${span.process.slice(0, 4)}` : String(span.epoch);
 }
 
+/** A short name of the policy of a span: that of the adapter, if it has one. */
+export function policyName(span) {
+  if (span.adapter) return `${span.adapter} ${span.adapter_version ?? `epoch ${span.adapter_epoch}`}`;
+  return span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`);
+}
+
 /** The adapter of a span and its epoch; null for the base weights alone. */
 export function adapterOf(span) {
   if (!span.adapter) return null;

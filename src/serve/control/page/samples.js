@@ -2,6 +2,7 @@
 
 import { replace } from "./address.js";
 import { get, post } from "./api.js";
+import { policyName } from "./details.js";
 import { signed } from "./difference.js";
 import { element, part } from "./element.js";
 import { label } from "./glyph.js";
@@ -25,12 +26,6 @@ const KINDS = 3;
 const ESTIMATORS = { grpo: { estimator: "grpo" }, "grpo-mean": { estimator: "grpo", normalize_std: false }, egpo: { estimator: "egpo" } };
 
 const count = (value) => value.toLocaleString("en");
-
-/** A short name of the policy of a span: that of the adapter, if it has one. */
-function nameOf(span) {
-  if (span.adapter) return `${span.adapter} ${span.adapter_version ?? `epoch ${span.adapter_epoch}`}`;
-  return span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`);
-}
 
 /** The columns: title, value for the order, and whether it is a number. */
 const COLUMNS = [
@@ -144,7 +139,7 @@ export class SamplesView {
     const { measured } = head.turns.at(-1);
     Object.assign(row, {
       reward: typeof value === "number" ? value : NaN, given: reward === null ? null : JSON.stringify(reward), flags: head.flags, total: head.tokens, isExported: head.turns.at(-1).trained,
-      policy: [...new Set(head.policy.map(nameOf))].map((one) => label(one, 40)).join(", "),
+      policy: [...new Set(head.policy.map(policyName))].map((one) => label(one, 40)).join(", "),
       segments: head.segments, measured: measured?.source === "none" ? null : methodOf(measured),
     });
   }
