@@ -52,7 +52,7 @@ class Samples:
         return cls(format, content_type, int(rows), json.loads(refused), reply.body)
 
     def json(self) -> Any:
-        """The object with `samples` and `refused` of the JSON formats, such as `slime` and `skyrl`; a list for `jsonl`."""
+        """The object with `samples` and `refused` of the JSON formats, such as `slime` or `trl`; a list for `jsonl`."""
         if self.content_type == "application/x-ndjson":
             return [json.loads(line) for line in self.body.splitlines()]
         if self.content_type != "application/json":

@@ -101,8 +101,8 @@ def number_of(label: object) -> int | None:
 def policy_of(span: Json) -> Policy | None:
     """The number of a span's policy: the trainer's `version`, else the engine's `weight_version`, else the epoch.
 
-    Of a span with an adapter it is the number of the adapter: its `adapter_version`, else its epoch. None if the policy is
-    uncertain, or if only the epoch is known and it is of one process of several.
+    Of a span with an adapter it is the number of the adapter: its `adapter_version`, else its epoch. None if the
+    policy is uncertain, or if only the epoch is known and it is of one process of several.
     """
     if span.get("until", span["epoch"]) != span["epoch"]:
         return None

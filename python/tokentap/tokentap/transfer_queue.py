@@ -271,8 +271,8 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
 def steps(policy: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
     """The first and the last trainer step that sampled; None for both unless all spans name one.
 
-    A step is the version that the trainer named, else the engine's weight_version, if it is an integer. Of a span with an
-    adapter it is the version of the adapter; spans of several adapters have no steps.
+    A step is the version that the trainer named, else the engine's weight_version, if it is an integer. Of a span with
+    an adapter it is the version of the adapter; spans of several adapters have no steps.
     """
     found = []
     if len({span.get("adapter") for span in policy}) > 1:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .problems import MissingExperts
 
@@ -21,7 +22,7 @@ class Routing:
 
     def __init__(self, layers: int, per_token: int) -> None:
         self._ids: list[int] = []
-        self.rows = np.empty((0, layers, per_token), np.int32)
+        self.rows: NDArray[np.int32] = np.empty((0, layers, per_token), np.int32)
 
     @classmethod
     def of_model(cls, path: str, *, trust_remote_code: bool = False) -> Routing:
