@@ -77,7 +77,7 @@ def test_set_policy_names_the_policy(do: Either, demo: Demo, session: str) -> No
     # an equal name is the same policy
     assert do(demo, "set_policy", version) == before + 1
     do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
-    known = {"epoch": before + 1, "version": version, "weight_version": "default", "updating": False}
+    known = {"adapters": [], "epoch": before + 1, "version": version, "weight_version": "default", "updating": False}
     assert do(demo, "policy") == known
     (path,) = do(demo, "trajectories", session)["trajectories"]
     assert [(span["epoch"], span["version"]) for span in path["policy"]] == [(before + 1, version)]

@@ -37,7 +37,7 @@ def test_an_update_of_several_calls_is_one_epoch(do: Either, engine: Demo) -> No
     do(engine, "update_weights_from_distributed", ["b"], ["bfloat16"], shapes, weight_version=1)
     assert do(engine, "policy")["updating"] is True
     do(engine, "end_weight_update")
-    known = {"epoch": before + 1, "version": None, "weight_version": "1", "updating": False}
+    known = {"adapters": [], "epoch": before + 1, "version": None, "weight_version": "1", "updating": False}
     assert do(engine, "policy") == known
     do(engine, "generate", "a", session="after", sampling_params=SAMPLING)
     assert epochs(do, engine, "within") == [(before, before + 1)]

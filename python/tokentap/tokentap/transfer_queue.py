@@ -207,7 +207,7 @@ def scores_of(path: Mapping[str, Any], at: int) -> list[float] | None:
 
     Also None if one of them is not a number: the others alone would be another score."""
     rewards = {turn["id"]: turn["reward"] for turn in path["turns"] if turn.get("reward") is not None}
-    ends = {segment["turn"]: segment["end"] for segment in path["segments"]}
+    ends = {segment["turn"]: segment["end"] for segment in path["segments"]} if rewards else {}
     placed = [(ends.get(turn, at), reward) for turn, reward in rewards.items()]
     if path["reward"] is not None:
         placed.append((len(path["token_ids"]), path["reward"]))
