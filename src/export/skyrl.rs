@@ -67,7 +67,7 @@ fn token_rewards(row: &Row, list: &mut Text) {
     list.floats(&rewards);
 }
 
-/// The end of the list before, and the members that are no lists of texts.
+/// The end of the list before, and the members that are written whole.
 fn rest(rows: &[Row]) -> Vec<u8> {
     let mut text = Text::after("],");
     let has_turn_rewards = rows.iter().any(|row| row.turn_rewards().next().is_some());

@@ -305,7 +305,7 @@ impl Policy {
         self.paused.send_replace(true);
     }
 
-    /// Records that a call to pause the generation has ended: a pause that it did not begin is none.
+    /// Records that a call to pause the generation has ended. A failed call leaves the state as it was before.
     pub fn settle_pause(&self) {
         let state = self.state.lock();
         self.paused.send_replace(state.paused_at.is_some());

@@ -82,7 +82,7 @@ pub(super) struct ConnectionLimits {
 }
 
 impl Transport {
-    /// A pool of connections to the server at `base`. Without `tls` there are none to servers with `https://`.
+    /// A pool of connections to the server at `base`. Servers with `https://` need `tls`.
     ///
     /// # Errors
     /// Error message if `base` is not a URL of a server, or needs `tls`.
@@ -103,7 +103,7 @@ impl Transport {
     /// A pool of connections to another server, with the same limits and CAs.
     ///
     /// # Errors
-    /// Error message if `base` is not a URL of a server, or needs CAs and there are none.
+    /// Error message if `base` is not a URL of a server, or needs CAs that are not set.
     pub(super) fn to(&self, base: &str) -> Result<Self, String> {
         let pool = Arc::new(Pool::new(self.pool.idle_timeout));
         Self { origin: Arc::new(Origin::parse(base)?), pool, ..self.clone() }.checked()

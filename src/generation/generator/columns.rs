@@ -24,7 +24,7 @@ impl Generator {
         let ColumnSettings { wanted, keeps_top, .. } = settings.columns;
         let experts = self.experts(upstream);
         let mut inputs = ColumnInputs { wanted, keeps_top, starts: [0, 0], experts };
-        // the engine puts the tokens of its own session before the prompt
+        // the engine puts the tokens of the session that it keeps before the prompt
         if !wanted[ROUTED_EXPERTS_AT] || request.routed_experts || request.session_params.is_some() {
             return inputs;
         }

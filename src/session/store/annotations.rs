@@ -66,7 +66,7 @@ impl Store {
         Ok(ack)
     }
 
-    /// Adds the scores of turns, also of a frozen session: they are no part of its versions. They replace earlier ones.
+    /// Adds the scores of turns, also of a frozen session: they do not belong to its versions. They replace earlier ones.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`], [`SessionError::NoTurn`].
