@@ -17,6 +17,7 @@ pub(crate) mod interruptions;
 pub mod log_wait;
 pub(crate) mod recorder;
 pub(crate) mod request;
+pub(crate) mod resumption;
 pub(crate) mod retries;
 pub(crate) mod sequence;
 pub mod settings;

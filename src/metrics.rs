@@ -132,7 +132,9 @@ metrics! {
     /// Generations that waited because a trainer had paused the engine.
     pause_waits: counters "pause_waits_total" [outcome = "continued" | "timeout" | "drained" | "disconnected"];
     /// Generations that a trainer aborted, by what `--on-abort` made of them.
-    interrupted: counters "interrupted_generations_total" [outcome = "retry"];
+    interrupted: counters "interrupted_generations_total" [outcome = "retry" | "resumed" | "passed"];
+    /// Generations that a trainer aborted and that `--on-abort resume` could not continue, by the reason.
+    resume_obstacles: counters "resume_obstacles_total" [reason];
     /// Retried calls whose earlier reply did not reach the client.
     retries: counters "retries_total" [outcome];
     /// Sessions evicted from the store.

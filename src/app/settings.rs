@@ -96,6 +96,7 @@ pub(super) fn generation(config: &Config) -> GenerationSettings {
         on_abort: match interruptions.on_abort {
             OnAbort::Pass => AbortPolicy::Pass,
             OnAbort::Retry => AbortPolicy::Retry,
+            OnAbort::Resume => AbortPolicy::Resume,
         },
     }
 }

@@ -132,12 +132,24 @@ async fn run(engine: &Engine, sequence: &mut Sequence, mut registration: Registr
         if !sequence.is_finished() {
             sequence.step(engine, &engine.control.weights());
         }
-        if let Some(EventSender { events, index }) = &sender
-            && sequence.is_event_due(engine)
-            && events.send(sequence.event(engine, *index).into()).await.is_err()
+        let is_due = !sequence.is_finished() && sequence.is_event_due(engine);
+        if let Some(sender) = sender.as_ref().filter(|_| is_due)
+            && !sender.send(sequence, engine).await
         {
             return;
         }
+    }
+    // as in SGLang, the id is free before the client knows of the end
+    drop(registration);
+    if let Some(sender) = sender {
+        sender.send(sequence, engine).await;
+    }
+}
+
+impl EventSender {
+    /// Sends the next event. Returns false if the client has disconnected.
+    async fn send(&self, sequence: &mut Sequence, engine: &Engine) -> bool {
+        self.events.send(sequence.event(engine, self.index).into()).await.is_ok()
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod plan;
 pub mod probe;
 pub mod request;
 pub mod response;
+pub(crate) mod resume;
 pub(crate) mod rewrite;
 pub(crate) mod routes;
 pub mod scan;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::context::GenerationContext;
 use super::interruptions::InterruptionMark;
+use super::resumption::Resumption;
 use super::settings::AbortPolicy;
 use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
 use crate::engine::reason::Reason;
@@ -30,6 +31,8 @@ pub struct ActiveGeneration {
     sent: bool,
     /// The interruptions before it was sent; `None` if they do not matter.
     interruptions: Option<InterruptionMark>,
+    /// How it is continued after an abort; `None` if it is not.
+    resumption: Option<Box<Resumption>>,
 }
 
 impl ActiveGeneration {
@@ -39,7 +42,7 @@ impl ActiveGeneration {
         let context = capture.context();
         let matters = context.settings.on_abort != AbortPolicy::Pass;
         let interruptions = matters.then(|| context.interruptions.mark());
-        Self { capture: Box::new(capture), key, sent: false, interruptions }
+        Self { capture: Box::new(capture), key, sent: false, interruptions, resumption: None }
     }
 
     #[must_use]
@@ -68,12 +71,35 @@ impl ActiveGeneration {
         !self.sent
     }
 
+    /// Whether an abort of it is a trainer's, not the client's own.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        let has_call = |mark| self.context().interruptions.has_call_since(mark);
+        self.interruptions.is_some_and(has_call) && !self.capture.is_aborted_by_client()
+    }
+
+    /// Sets how it is continued after an abort.
+    pub(super) fn set_resumption(&mut self, resumption: Resumption) {
+        self.resumption = Some(Box::new(resumption));
+    }
+
+    /// How it is continued after an abort.
+    pub(super) fn resumption(&mut self) -> &mut Option<Box<Resumption>> {
+        &mut self.resumption
+    }
+
+    /// Records that the rest of it is about to be requested.
+    pub(super) fn begin_continuation(&mut self) {
+        self.interruptions = Some(self.context().interruptions.mark());
+        self.sent = true;
+    }
+
     /// The error for the client, if `--on-abort retry` replaces the reply: a trainer aborted the generation, not the client.
     #[must_use]
     pub fn interruption(&self) -> Option<Error> {
-        let (mark, context) = (self.interruptions?, self.context());
-        let is_aborted = self.capture.observed().is_aborted && !self.capture.is_aborted_by_client();
-        if !is_aborted || !context.interruptions.has_call_since(mark) {
+        let context = self.context();
+        let retries = context.settings.on_abort == AbortPolicy::Retry;
+        if !retries || !self.capture.observed().is_aborted || !self.is_interrupted() {
             return None;
         }
         context.metrics.interrupted.with_label_values(&["retry"]).inc();

@@ -244,7 +244,7 @@ impl BodyDigest {
 }
 
 /// The head of an upstream request, which may be sent several times.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RequestHead {
     pub method: Method,
     /// Path and query.

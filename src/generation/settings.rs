@@ -41,6 +41,8 @@ pub enum AbortPolicy {
     Pass,
     /// The client gets an error that it retries.
     Retry,
+    /// It is continued, and the client gets one reply.
+    Resume,
 }
 
 /// The settings of entropies.

@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
 use crate::engine::reason::Reason;
+use crate::engine::sglang::resume::without_finish;
 use crate::engine::transport::client::ReplyBody;
 use crate::engine::transport::reply_body::ReplyError;
 use crate::engine::transport::sse::{self, SseDecoder};
@@ -20,6 +21,7 @@ use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
+use crate::generation::resumption::{Joined, Reopened, Resumption};
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -44,6 +46,19 @@ pub struct EventStream {
     durability: Option<DurabilityWait>,
     /// Why the stream broke off, after its last event.
     failed: Option<ReplyError>,
+    /// How the generation is continued after an abort; `None` if it is not.
+    resumption: Option<Box<Resumption>>,
+    /// The wait for the rest of an aborted generation.
+    reopening: Option<Box<Reopening>>,
+}
+
+/// The rest of an aborted generation was requested.
+struct Reopening {
+    reopened: Reopened,
+    /// The event of the abort.
+    aborted: sse::SseEvent,
+    /// It has tokens that earlier events do not have.
+    has_new_tokens: bool,
 }
 
 /// Waits until a long event may be parsed.
@@ -68,9 +83,10 @@ impl std::fmt::Debug for EventStream {
 impl EventStream {
     /// A stream whose events must not be larger than `limit` bytes to be parsed.
     #[must_use]
-    pub fn new(upstream: ReplyBody, active: ActiveGeneration, reads: EventAccess, limit: u64) -> Self {
+    pub fn new(upstream: ReplyBody, mut active: ActiveGeneration, reads: EventAccess, limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let share = active.context().budget.reply();
+        let resumption = active.resumption().take();
         Self {
             upstream,
             decoder: SseDecoder::default(),
@@ -83,6 +99,8 @@ impl EventStream {
             held: VecDeque::new(),
             durability: None,
             failed: None,
+            resumption,
+            reopening: None,
         }
     }
 
@@ -111,10 +129,18 @@ impl EventStream {
             if let Some(error) = self.failed.take() {
                 return Poll::Ready(Some(Err(error.into())));
             }
+            if self.reopening.is_some() {
+                let event = ready!(self.poll_reopened(cx));
+                self.held.extend(event);
+                self.durability = self.active.durability_wait();
+                continue;
+            }
             let event = match self.state {
                 State::Ended => return Poll::Ready(None),
                 State::Reading => match ready!(self.poll_decoded(cx)).or_else(|| self.check_size()) {
                     Some(event) => Some(event),
+                    // the rest of an aborted reply is its end mark
+                    None if self.reopening.is_some() => continue,
                     None => ready!(self.poll_upstream(cx)),
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
@@ -133,7 +159,7 @@ impl EventStream {
     fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         if let Some((permit, _)) = &mut self.waiting {
             let permit = ready!(permit.as_mut().poll(cx));
-            let event = self.waiting.take().map(|(_, event)| self.event(event));
+            let event = self.waiting.take().and_then(|(_, event)| self.joined_event(event));
             drop(permit);
             return Poll::Ready(event);
         }
@@ -146,7 +172,61 @@ impl EventStream {
             self.waiting = Some((Box::pin(permit(length)), event));
             return self.poll_decoded(cx);
         }
-        Poll::Ready(Some(self.event(event)))
+        Poll::Ready(self.joined_event(event))
+    }
+
+    /// Joins an event to those of earlier attempts, and parses and measures it. `None` if the generation is continued first.
+    fn joined_event(&mut self, event: sse::SseEvent) -> Option<Arc<GenerationEvent>> {
+        let Some(mut resumption) = self.resumption.take() else { return Some(self.event(event)) };
+        let Some(json) = event.data().filter(|json| json.first() == Some(&b'{')) else {
+            self.resumption = Some(resumption);
+            return Some(self.event(event));
+        };
+        match resumption.join(json, &self.active) {
+            Joined::Object(json) => {
+                self.resumption = Some(resumption);
+                Some(self.event(json.map_or(event, sse::SseEvent::of_json)))
+            }
+            Joined::Aborted(object) => {
+                let aborted = object.json.map_or(event, sse::SseEvent::of_json);
+                match resumption.reopen(&mut self.active) {
+                    Some(reopened) => {
+                        let has_new_tokens = object.has_new_tokens;
+                        self.reopening = Some(Box::new(Reopening { reopened, aborted, has_new_tokens }));
+                        self.resumption = Some(resumption);
+                        None
+                    }
+                    None => Some(self.event(aborted)),
+                }
+            }
+            Joined::Unreadable if resumption.has_continued() => Some(self.refuse_unjoined()),
+            Joined::Unreadable => Some(self.event(event)),
+        }
+    }
+
+    /// Ends the stream with an error: what follows belongs after tokens that the client has, but cannot be joined to them.
+    fn refuse_unjoined(&mut self) -> Arc<GenerationEvent> {
+        let message = "the rest of a generation that the trainer aborted cannot be read".to_owned();
+        self.refuse_with(Error::Upstream { message })
+    }
+
+    /// Waits for the rest of an aborted generation, and replaces the upstream reply with it. Returns the event of the abort without its finish
+    /// reason, if it has new tokens, or as it is, if the engine does not continue.
+    fn poll_reopened(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
+        let Some(reopening) = &mut self.reopening else { return Poll::Ready(None) };
+        let body = ready!(reopening.reopened.as_mut().poll(cx));
+        let Some(reopening) = self.reopening.take() else { return Poll::Ready(None) };
+        let Reopening { aborted, has_new_tokens, .. } = *reopening;
+        let open = aborted.data().and_then(|json| without_finish(json).ok());
+        let (Some(body), Some(open)) = (body, open) else {
+            self.resumption = None;
+            return Poll::Ready(Some(self.event(aborted)));
+        };
+        (self.upstream, self.decoder) = (body, SseDecoder::default());
+        if self.resumption.as_mut().is_some_and(|resumption| !resumption.begin_continuation()) {
+            return Poll::Ready(Some(self.refuse_unjoined()));
+        }
+        Poll::Ready(has_new_tokens.then(|| self.event(sse::SseEvent::of_json(open))))
     }
 
     /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
@@ -196,6 +276,9 @@ impl EventStream {
         self.active.capture().skip(reason);
         if self.must_measure() {
             return self.refuse(reason);
+        }
+        if self.resumption.as_ref().is_some_and(|resumption| resumption.has_continued()) {
+            return self.refuse_unjoined();
         }
         self.state = State::Passing;
         let _ = self.share.resize(0);

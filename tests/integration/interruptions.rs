@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use base64_simd::STANDARD;
 use serde_json::{Value, json};
+use tokentap::demo::experts::ExpertRouter;
 use tokentap::demo::{EngineOptions, Streaming};
+use tokentap::serve::connection::Phase;
 
 use crate::crash::trainers::post_control;
 use crate::support::client::{Answer, Connection, get, post, written};
@@ -86,6 +89,19 @@ async fn wait_ends_with_the_time_or_with_the_client() {
     assert_eq!(demo.post("/generate", &prompt).await.status, 200);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_ends_with_tokentap() {
+    let demo = Demo::start(EngineOptions::default(), &["--pause-wait", "60s"]).await;
+    post_control(demo.proxy.control, "/pause_generation", &json!({})).await;
+    let prompt = json!({"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 3}});
+    let waiting = call(demo.proxy.data, "/generate", &prompt);
+    wait_for_metric(&demo, "tokentap_pause_waiting 1").await;
+    demo.proxy.phase.send_replace(Phase::Draining);
+    let answer = soon("a reply", waiting).await.unwrap();
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    assert!(answer.text().contains("tokentap is shutting down"), "{}", answer.text());
+}
+
 /// Calls a route again and again until the call has its reply: it may not have reached the engine yet.
 async fn interrupt(port: SocketAddr, path: &str, body: &Value, running: tokio::task::JoinHandle<Answer>) -> Answer {
     let body = body.to_string();
@@ -141,4 +157,240 @@ async fn abort_of_a_client_or_of_the_engine_is_passed() {
     let answer = interrupt(passing.proxy.control, "/abort_request", &json!({"abort_all": true}), running).await;
     assert_eq!((answer.status, &answer.json()["meta_info"]["finish_reason"]["type"]), (200, &json!("abort")));
     assert!(!get(control, "/metrics").await.text().contains("interrupted_generations_total{outcome=\"retry\"} 1"));
+}
+
+/// Aborts all requests of the engine a few times while a call runs, and once changes the weights. Returns the reply.
+async fn interrupted(demo: &Demo, running: tokio::task::JoinHandle<Answer>, times: usize) -> Answer {
+    for time in 0..times {
+        abort_all(demo, time == 0).await;
+    }
+    soon("a reply", running).await.unwrap()
+}
+
+/// Aborts all requests of the engine after a few more tokens.
+async fn abort_all(demo: &Demo, changes_weights: bool) {
+    let control = demo.proxy.control;
+    wait_for_tokens(demo, tokens_of_the_engine(demo) + 7).await;
+    post_control(control, "/pause_generation", &json!({"mode": "abort"})).await;
+    if changes_weights {
+        let update = json!({"model_path": "m", "weight_version": "v1"});
+        post_control(control, "/update_weights_from_disk", &update).await;
+    }
+    post_control(control, "/continue_generation", &json!({})).await;
+}
+
+async fn wait_for_tokens(demo: &Demo, count: usize) {
+    let sampled = async {
+        while tokens_of_the_engine(demo) < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the engine samples", sampled).await;
+}
+
+fn tokens_of_the_engine(demo: &Demo) -> usize {
+    demo.engine.journal().iter().map(|entry| entry.sampled.len()).sum()
+}
+
+/// The only turn of a session, which is trained, and the row of it.
+async fn only_turn(demo: &Demo, session: &str) -> (Value, Value) {
+    let control = demo.proxy.control;
+    let list = get(control, &format!("/v1/sessions/{session}")).await.json()["list"].take();
+    let [turn] = &list.as_array().unwrap()[..] else { panic!("one turn: {list}") };
+    let row = get(control, &format!("/v1/sessions/{session}/trajectories")).await.json()["trajectories"][0].take();
+    assert_eq!(turn["fault"], Value::Null, "{turn}");
+    (turn.clone(), row)
+}
+
+/// The tokens of a row that are sampled, and whether each has a logprob and an entropy.
+fn sampled(row: &Value) -> Vec<u64> {
+    let at = |name: &str| row[name].as_array().unwrap().clone();
+    let (ids, mask, logprobs, entropy) = (at("token_ids"), at("loss_mask"), at("logprobs"), at("entropy"));
+    let sampled = (0..ids.len()).filter(|token| mask[*token] == 1);
+    let complete = |token: &usize| logprobs[*token].is_number() && entropy[*token].is_number();
+    sampled
+        .inspect(|token| assert!(complete(token), "token {token}"))
+        .map(|token| ids[token].as_u64().unwrap())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aborted_generation_is_continued_as_one_reply_and_one_turn() {
+    for (streaming, stream) in
+        [(Streaming::Cumulative, false), (Streaming::Cumulative, true), (Streaming::Incremental, true)]
+    {
+        let delay = Some(Duration::from_millis(3));
+        let options = EngineOptions { streaming, token_delay: delay, journal: true, ..EngineOptions::default() };
+        let demo = Demo::start(options, &["--on-abort", "resume"]).await;
+        let mut asked = body("mine", stream);
+        // greedy, so that no token ends within a character
+        asked["sampling_params"] = json!({"max_new_tokens": 120, "ignore_eos": true, "temperature": 0});
+        asked["return_logprob"] = json!(true);
+        let running = call(demo.proxy.data, "/sessions/s/generate", &asked);
+        let answer = interrupted(&demo, running, 3).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let events = if stream { answer.events() } else { vec![answer.json()] };
+        let last = events.last().unwrap();
+        let meta = &last["meta_info"];
+        assert_eq!(meta["finish_reason"], json!({"type": "length", "length": 120}), "{streaming:?} {stream}");
+        assert_eq!(
+            (&meta["completion_tokens"], &meta["prompt_tokens"], &meta["id"]),
+            (&json!(120), &json!(3), &json!("mine"))
+        );
+        assert!(events[..events.len() - 1].iter().all(|event| event["meta_info"]["finish_reason"].is_null()));
+        let all = |name: &str, of: fn(&Value) -> &Value| -> Vec<Value> {
+            let list = |event: &Value| of(event)[name].as_array().unwrap().clone();
+            match streaming {
+                Streaming::Incremental => events.iter().flat_map(list).collect(),
+                _ => list(last),
+            }
+        };
+        let ids = all("output_ids", |event| event);
+        let rows = all("output_token_logprobs", |event| &event["meta_info"]);
+        let entropies = all("output_token_entropy", |event| &event["meta_info"]);
+        assert_eq!((ids.len(), rows.len(), entropies.len()), (120, 120, 120), "{streaming:?} {stream}");
+        let (turn, row) = only_turn(&demo, "s").await;
+        assert_eq!((&turn["finish_reason"], &turn["rid"]), (&json!("length"), &json!("mine")), "{turn}");
+        assert_eq!(json!(sampled(&row)), json!(ids), "the client has what is recorded");
+        let spans = row["policy"].as_array().unwrap();
+        let labels: Vec<&Value> = spans.iter().map(|span| &span["weight_version"]).collect();
+        assert_eq!(labels, ["default", "v1"], "the spans of both policies: {spans:?}");
+        assert_eq!((&spans[0]["start"], &spans[1]["end"]), (&json!(3), &json!(123)));
+        assert_eq!(spans[0]["end"], spans[1]["start"]);
+        assert_eq!(row["flags"], json!(["crosses_versions"]));
+        let text = match streaming {
+            Streaming::Incremental => events.iter().map(|event| event["text"].as_str().unwrap()).collect(),
+            _ => last["text"].as_str().unwrap().to_owned(),
+        };
+        let decoded: Vec<u32> = ids.iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        assert_eq!(text, demo.engine.tokenizer().decode(&decoded, true), "no character is lost");
+        assert!(has_metric(&demo, "tokentap_interrupted_generations_total{outcome=\"resumed\"} 1").await);
+        // the rest of each attempt was asked for with the exact tokens
+        let attempts: Vec<_> =
+            demo.engine.journal().into_iter().filter(|entry| entry.prompt.starts_with(&[5, 6, 7])).collect();
+        assert_eq!(attempts.len(), 4, "three aborts");
+        let tokens: Vec<u32> = attempts.iter().flat_map(|entry| &entry.sampled).map(|token| token.id).collect();
+        assert_eq!(tokens, decoded, "each attempt continues where the last one ended");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_of_a_continued_generation_are_those_of_all_attempts() {
+    for stream in [false, true] {
+        let options = EngineOptions {
+            routed_experts: true,
+            token_delay: Some(Duration::from_millis(3)),
+            journal: true,
+            ..EngineOptions::default()
+        };
+        let columns = ["--columns", "routed_experts,sampling_mask,top_logprobs", "--moe-shape", "3x2x8"];
+        let demo = Demo::start(options, &[&["--on-abort", "resume"], &columns[..]].concat()).await;
+        let mut asked = body("mine", stream);
+        asked["sampling_params"] = json!({"max_new_tokens": 60, "ignore_eos": true, "top_k": 1});
+        let running = call(demo.proxy.data, "/sessions/s/generate", &asked);
+        let answer = interrupted(&demo, running, 2).await;
+        assert!(!answer.text().contains("routed_experts"), "the client has not asked for it");
+        let (_, row) = only_turn(&demo, "s").await;
+        let ids: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
+        assert_eq!((ids.len(), &row["turns"][0]["missing_columns"]), (63, &Value::Null), "{row}");
+        let column =
+            |name: &str| row["columns"].as_array().unwrap().iter().find(|column| column["name"] == name).unwrap();
+        let data = |name: &str| STANDARD.decode_to_vec(column(name)["data"].as_str().unwrap()).unwrap();
+        // the token before the abort is processed with the new weights, as the first of the continuation
+        let updated = usize::try_from(row["policy"][1]["start"].as_u64().unwrap()).unwrap() - 1;
+        let rows = |weights| {
+            let mut router = ExpertRouter::default();
+            ids[..62].iter().for_each(|id| router.process(*id, weights));
+            router.rows().to_vec()
+        };
+        let experts: Vec<u8> =
+            [&rows(0)[..updated], &rows(1)[updated..]].concat().iter().flatten().map(|expert| *expert as u8).collect();
+        assert_eq!(data("routed_experts"), experts, "{stream}");
+        let supports: Vec<u8> =
+            [&[1; 60], &ids[3..]].concat().iter().flat_map(|number: &u32| number.to_le_bytes()).collect();
+        assert_eq!(data("sampling_mask"), supports, "lists of one token, the greedy one");
+        assert_eq!(data("top_logprobs").len(), 60 * 20 * 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_aborts_the_attempt_that_runs() {
+    for stream in [false, true] {
+        let options =
+            EngineOptions { token_delay: Some(Duration::from_millis(4)), journal: true, ..EngineOptions::default() };
+        let demo = Demo::start(options, &["--on-abort", "resume"]).await;
+        let running = call(demo.proxy.data, "/sessions/s/generate", &body("own", stream));
+        abort_all(&demo, false).await;
+        wait_for_tokens(&demo, tokens_of_the_engine(&demo) + 7).await;
+        assert_eq!(post(demo.proxy.data, "/abort_request", br#"{"rid": "own"}"#).await.status, 200);
+        let answer = soon("a reply", running).await.unwrap();
+        let last = if stream { answer.events().pop().unwrap() } else { answer.json() };
+        let meta = &last["meta_info"];
+        assert_eq!((&meta["finish_reason"]["type"], &meta["id"]), (&json!("abort"), &json!("own")), "{last}");
+        let attempts: Vec<_> =
+            demo.engine.journal().into_iter().filter(|entry| entry.prompt.starts_with(&[5, 6, 7])).collect();
+        let tokens: usize = attempts.iter().map(|attempt| attempt.sampled.len()).sum();
+        assert_eq!((attempts.len(), &meta["completion_tokens"]), (2, &json!(tokens)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_and_completions_are_continued() {
+    let delay = Some(Duration::from_millis(3));
+    let options = EngineOptions { token_delay: delay, journal: true, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--on-abort", "resume"]).await;
+    for stream in [false, true] {
+        let session = format!("s-{stream}");
+        let body = json!({"model": "m", "prompt": [5, 6, 7], "max_tokens": 100, "ignore_eos": true, "temperature": 0, "stream": stream,
+            "stream_options": {"include_usage": true}});
+        let running = call(demo.proxy.data, &format!("/sessions/{session}/v1/completions"), &body);
+        let answer = interrupted(&demo, running, 2).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let events = if stream { answer.events() } else { vec![answer.json()] };
+        let finishes: Vec<&Value> = events
+            .iter()
+            .flat_map(|event| event["choices"].as_array().unwrap())
+            .map(|choice| &choice["finish_reason"])
+            .collect();
+        assert_eq!(finishes.iter().filter(|finish| !finish.is_null()).collect::<Vec<_>>(), [&&json!("length")]);
+        let usage = &events.last().unwrap()["usage"];
+        assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(3), &json!(100)));
+        let (_, row) = only_turn(&demo, &session).await;
+        assert_eq!(sampled(&row).len(), 100);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn generation_that_would_be_sampled_otherwise_is_passed_and_counted() {
+    let demo = slow(Streaming::Cumulative, &["--on-abort", "resume"]).await;
+    let (data, control) = (demo.proxy.data, demo.proxy.control);
+    for (stream, (name, value), reason) in [
+        (false, ("sampling_seed", json!(7)), "seed"),
+        (true, ("frequency_penalty", json!(0.5)), "penalty"),
+        (false, ("min_new_tokens", json!(5)), "min_new_tokens"),
+        (true, ("custom_params", json!({"a": 1})), "processor"),
+    ] {
+        let mut asked = body(reason, stream);
+        asked["sampling_params"][name] = value;
+        let answer =
+            interrupt(control, "/abort_request", &json!({"abort_all": true}), call(data, "/generate", &asked)).await;
+        let last = if stream { answer.events().pop().unwrap() } else { answer.json() };
+        assert_eq!((answer.status, &last["meta_info"]["finish_reason"]["type"]), (200, &json!("abort")), "{reason}");
+        let counted = format!("tokentap_resume_obstacles_total{{reason=\"{reason}\"}} 1");
+        assert!(has_metric(&demo, &counted).await, "{reason}");
+    }
+    // a client's own abort
+    let own = json!({"rid": "own"});
+    let answer = interrupt(data, "/abort_request", &own, call(data, "/generate", &body("own", true))).await;
+    assert_eq!(answer.events().last().unwrap()["meta_info"]["finish_reason"]["type"], "abort");
+    // aborts without an end
+    let answer = interrupt(
+        control,
+        "/abort_request",
+        &json!({"abort_all": true}),
+        call(data, "/generate", &body("many", false)),
+    )
+    .await;
+    assert_eq!(answer.json()["meta_info"]["finish_reason"]["type"], "abort");
+    assert!(has_metric(&demo, "tokentap_resume_obstacles_total{reason=\"attempts\"} 1").await);
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""interruptions.py --via URL --control URL
+"""interruptions.py --via URL --control URL [--resumes]
 
 Clients under load while a trainer pauses the engine, aborts what runs, and names new weights, with --pause-wait and --on-abort retry. Each
-client calls again after a 503, or after an error event, until it has a whole reply. Prints a line for each check; exit status 1 if one
-failed."""
+client calls again after a 503, or after an error event, until it has a whole reply. With --resumes tokentap has --on-abort resume, and no
+client sees an interruption. Prints a line for each check; exit status 1 if one failed."""
 import argparse
 import secrets
 import sys
@@ -15,6 +15,7 @@ from wire import call, generate
 args = argparse.ArgumentParser()
 args.add_argument("--via", required=True)
 args.add_argument("--control", required=True)
+args.add_argument("--resumes", action="store_true")
 args = args.parse_args()
 RUN, CLIENTS, UPDATES = secrets.token_hex(4), 8, 3
 failed = []
@@ -58,8 +59,13 @@ with ThreadPoolExecutor(CLIENTS) as pool:
     replies = [one.result() for one in running]
 check("every client has a whole reply", [meta and meta["finish_reason"]["type"] for meta, _ in replies], ["length"] * CLIENTS)
 check("with all its tokens", [meta and meta["completion_tokens"] for meta, _ in replies], [60] * CLIENTS)
-check("clients were interrupted", sum(attempts for _, attempts in replies) >= CLIENTS, True)
-check("calls waited for the trainer", metric('tokentap_pause_waits_total{outcome="continued"}') > 0, True)
+interrupted = sum(attempts for _, attempts in replies)
+if args.resumes:
+    check("no client was interrupted", interrupted, 0)
+    check("every generation was continued", metric('tokentap_interrupted_generations_total{outcome="resumed"}'), CLIENTS)
+else:
+    check("clients were interrupted", interrupted >= CLIENTS, True)
+    check("calls waited for the trainer", metric('tokentap_pause_waits_total{outcome="continued"}') > 0, True)
 check("no call waits", metric("tokentap_pause_waiting "), 0)
 for number in range(CLIENTS):
     turns = call(args.control, "GET", f"/v1/sessions/{RUN}-{number}").json()["list"]
@@ -67,5 +73,7 @@ for number in range(CLIENTS):
     check(f"client {number} has one reply that is trained", (faults <= {"aborted"}, turns[-1]["fault"]), (True, None))
     paths = call(args.control, "GET", f"/v1/sessions/{RUN}-{number}/trajectories").json()["trajectories"]
     spans = [span for path in paths for span in path["policy"]]
+    if args.resumes:
+        check(f"client {number} has one turn of several policies", (len(turns), len(spans) > 1, spans[-1]["end"]), (1, True, 70 + number))
     check(f"every policy of client {number} is certain", [span for span in spans if "until" in span], [])
 sys.exit(bool(failed))

@@ -28,3 +28,6 @@ front "http://127.0.0.1:$engine" "$data" "$control"
 kill "$proxy"; wait "$proxy" || true
 front "http://127.0.0.1:$engine" "$data" "$control" --pause-wait 60s --on-abort retry
 "$python" "$here/interruptions.py" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control"
+kill "$proxy"; wait "$proxy" || true
+front "http://127.0.0.1:$engine" "$data" "$control" --pause-wait 60s --on-abort resume
+"$python" "$here/interruptions.py" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" --resumes

@@ -18,6 +18,14 @@ pub struct SseEvent {
 }
 
 impl SseEvent {
+    /// An event with this JSON text, which has no line breaks.
+    #[must_use]
+    pub(crate) fn of_json(json: Vec<u8>) -> Self {
+        const START: &[u8] = b"data: ";
+        let data = START.len()..START.len() + json.len();
+        Self { raw: [START, &json, b"\n\n"].concat().into(), data: Some(data), has_several: false }
+    }
+
     /// The data.
     #[must_use]
     pub fn data(&self) -> Option<&[u8]> {

@@ -6,10 +6,11 @@ use tokio::time::Instant;
 
 use super::Generator;
 use crate::budget::Stopped;
-use crate::engine::capabilities::Capabilities;
+use crate::engine::capabilities::{Capabilities, StreamMode};
 use crate::engine::plan::{GuardLimits, Plan, PlanInputs};
 use crate::engine::sglang::guard;
 use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::sglang::resume::ResumableRequest;
 use crate::engine::sglang::routes::{self, Route};
 use crate::engine::sglang::tokenize::TextPrompt;
 use crate::error::Error;
@@ -19,8 +20,9 @@ use crate::generation::entropy_request::entropy_request;
 use crate::generation::in_flight::InFlight;
 use crate::generation::recorder::{RecordContext, Recorder};
 use crate::generation::request::{ClientCall, EngineChat, RequestId};
+use crate::generation::resumption::Resumption;
 use crate::generation::retries::AttemptContext;
-use crate::generation::settings::EntropyMode;
+use crate::generation::settings::{AbortPolicy, EntropyMode};
 use crate::long_work::{BodyLength, on_body};
 use crate::session::{self, Chat};
 
@@ -87,8 +89,13 @@ impl Generator {
                 reserved => reserved?,
             }
         }
+        let resumes = settings.on_abort == AbortPolicy::Resume;
+        let resumption = resumes.then(|| resumption(call, &generate, &plan, &upstream));
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream, now);
-        let active = ActiveGeneration::new(capture, call.signals.authorization.clone());
+        let mut active = ActiveGeneration::new(capture, call.signals.authorization.clone());
+        if let Some(resumption) = resumption {
+            active.set_resumption(resumption);
+        }
         Ok(PlannedRequest { route: routes::GENERATE, active, engine_may_hold_rid, text_prompt, client_gets_echo, now })
     }
 
@@ -194,4 +201,15 @@ impl Generator {
         }
         Recorder::new(recorded, context, now)
     }
+}
+
+/// How a generation is continued if a trainer aborts it.
+fn resumption(call: &ClientCall, request: &GenerateRequest, plan: &Plan, upstream: &Capabilities) -> Resumption {
+    let repeats = match upstream.streaming {
+        _ if request.stream != Some(true) => Some(true),
+        Some(StreamMode::Cumulative) => Some(true),
+        Some(StreamMode::Incremental) => Some(false),
+        Some(StreamMode::IncrementalIds) | None => None,
+    };
+    Resumption::new(ResumableRequest::try_new(request, plan.body.clone()), repeats, call.head.clone())
 }

@@ -49,7 +49,7 @@ impl Generator {
             EventAccess::Bytes => !is_stream,
             EventAccess::Fields => false,
         };
-        if passes && !active.capture().reads_reply() {
+        if passes && !active.capture().reads_reply() && active.resumption().is_none() {
             return Ok(Generation::unparsed_active(head, active, body));
         }
         if is_stream {
@@ -61,7 +61,14 @@ impl Generator {
         let buffered = collect(body, limit, self.context.budget.reply()).await;
         active.mark_ended();
         match buffered.map_err(|failure| failed(&self.context.metrics, failure))? {
-            BufferedReply::All(body) => self.measure_whole(head, body, active, reads).await,
+            BufferedReply::All(body) => {
+                let body = match active.resumption().take() {
+                    // on the heap, because few replies need it
+                    Some(resumption) => Box::pin(resumption.complete(body, &mut active, limit)).await,
+                    None => body,
+                };
+                self.measure_whole(head, body, active, reads).await
+            }
             BufferedReply::Passing { reason, .. } if strict => Err(Error::Strict { reason: reason.name().to_owned() }),
             BufferedReply::Passing { reason, head: read, rest } => {
                 active.capture().skip(reason);

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::Generator;
 use super::plan::PlannedRequest;
 use crate::engine::reason::Reason;
+use crate::engine::sglang::resume::ResumeObstacle;
 use crate::engine::sglang::routes::Route;
 use crate::engine::transport::client::Reply;
 use crate::engine::upstream::send;
@@ -77,6 +78,9 @@ impl Generator {
         }
         self.context.metrics.unforced_retries.with_label_values(&[status.as_str()]).inc();
         let is_renamed = active.capture_mut().give_up(Reason::Refused);
+        if let Some(resumption) = active.resumption() {
+            resumption.prevent(ResumeObstacle::Refused);
+        }
         let plan = active.capture_mut().plan_mut();
         // an engine may keep the client's id when it refuses a request (SGLang 0.5.12); a second refusal is then about the id
         let keeps_id = status == StatusCode::BAD_REQUEST && !is_renamed && !plan.rids.is_empty();
