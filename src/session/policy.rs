@@ -13,7 +13,9 @@
 //! weights as they are.
 
 mod adapters;
+mod pause;
 mod spans;
+mod state;
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -22,16 +24,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::ledger::{Ack, Change, LogRecord, ProcessRecord, Record, SharedLog};
 use adapters::Adapters;
 pub use adapters::{AdapterCall, AdapterSpan, RequestedAdapter};
 pub use spans::{EpochMark, INITIAL_WEIGHT_VERSION, ReportedVersions, Span};
 use spans::{LabelledPart, begun, covers, possible};
-
-/// Epochs whose label and name are remembered: more than any request spans.
-const REMEMBERED: usize = 1024;
+use state::{Epoch, OpenUpdate, PolicyState};
 
 /// A call that changes the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,37 +54,6 @@ pub enum WeightCallOutcome {
     Refused,
     /// The reply is missing, or does not tell whether the weights changed.
     Unknown,
-}
-
-#[derive(Debug, Clone)]
-struct Epoch {
-    number: u64,
-    label: Option<Box<str>>,
-    version: Option<Box<str>>,
-    /// It began with a label that an engine reported, not with a call or on request.
-    by_label: bool,
-    /// It began at the end of an update during which tokens may have been sampled.
-    is_gradual: bool,
-}
-
-/// An update that has begun and not ended.
-#[derive(Debug)]
-struct OpenUpdate {
-    /// Tokens may have been sampled since it began.
-    is_gradual: bool,
-    /// The trainer's name of the epoch that begins if it succeeds.
-    version: Option<Box<str>>,
-}
-
-#[derive(Debug)]
-struct PolicyState {
-    epochs: VecDeque<Epoch>,
-    update: Option<OpenUpdate>,
-    /// When the generation was paused through this tokentap.
-    paused_at: Option<Instant>,
-    /// The last label of `/model_info`, and the epoch in which it was requested.
-    model_info: Option<(u64, Box<str>)>,
-    adapters: Adapters,
 }
 
 /// The policy epochs of the upstream.
@@ -137,18 +105,6 @@ impl Policy {
     #[must_use]
     pub fn sampled_epochs(&self) -> RangeInclusive<u64> {
         self.state.lock().sampled_epochs()
-    }
-
-    /// The possible epochs of tokens that have just arrived, of a request that was received at `requested`. A paused engine samples
-    /// nothing for new requests, so such tokens show that it has continued.
-    #[must_use]
-    pub fn observe_tokens(&self, requested: Instant) -> RangeInclusive<u64> {
-        let mut state = self.state.lock();
-        if state.paused_at.is_some_and(|paused| requested > paused) {
-            state.end_pause();
-            self.paused.send_if_modified(|paused| std::mem::replace(paused, false));
-        }
-        state.sampled_epochs()
     }
 
     /// Whether an update has begun and not ended.
@@ -288,39 +244,6 @@ impl Policy {
             epoch
         };
         epoch.map(|epoch| self.append(epoch))
-    }
-
-    /// Records that the generation was paused, or may have been continued.
-    pub fn set_paused(&self, is_paused: bool) {
-        let mut state = self.state.lock();
-        match is_paused {
-            true => state.paused_at = Some(Instant::now()),
-            false => state.end_pause(),
-        }
-        self.paused.send_replace(is_paused);
-    }
-
-    /// Records that a call to pause the generation is sent. [`Self::set_paused`] follows unless it fails.
-    pub fn begin_pause(&self) {
-        self.paused.send_replace(true);
-    }
-
-    /// Records that a call to pause the generation has ended. A failed call leaves the state as it was before.
-    pub fn settle_pause(&self) {
-        let state = self.state.lock();
-        self.paused.send_replace(state.paused_at.is_some());
-    }
-
-    /// Whether a trainer has paused the generation, or is about to.
-    #[must_use]
-    pub fn is_paused(&self) -> bool {
-        *self.paused.borrow()
-    }
-
-    /// Waits until the generation is not paused.
-    pub async fn wait_continued(&self) {
-        // `self` owns the sender, so waiting cannot fail
-        let _ = self.paused.subscribe().wait_for(|paused| !paused).await;
     }
 
     fn append(&self, Epoch { number, version, .. }: Epoch) -> (u64, Ack) {
@@ -466,60 +389,6 @@ impl Policy {
             part.divide(epochs, seen, &mut spans);
         }
         spans
-    }
-}
-
-impl PolicyState {
-    fn last(&mut self) -> &mut Epoch {
-        self.epochs.back_mut().expect("there is always an epoch")
-    }
-
-    /// Begins an epoch, and ends the open update without its name.
-    fn next(&mut self, label: Option<Box<str>>, version: Option<Box<str>>) -> Epoch {
-        let is_gradual = self.update.take().is_some_and(|update| update.is_gradual);
-        let number = self.last().number + 1;
-        let epoch = Epoch { number, by_label: label.is_some(), label, version, is_gradual };
-        self.epochs.push_back(epoch.clone());
-        if self.epochs.len() > REMEMBERED {
-            self.epochs.pop_front();
-        }
-        epoch
-    }
-
-    /// The generation may continue.
-    fn end_pause(&mut self) {
-        self.paused_at = None;
-        if let Some(update) = &mut self.update {
-            update.is_gradual = true;
-        }
-    }
-
-    fn sampled_epochs(&mut self) -> RangeInclusive<u64> {
-        let epoch = self.last().number;
-        epoch..=epoch + u64::from(self.is_sampling_in_update())
-    }
-
-    /// Whether tokens may be sampled while weights are updated.
-    fn is_sampling_in_update(&self) -> bool {
-        self.update.as_ref().is_some_and(|update| update.is_gradual)
-    }
-
-    /// Observes a label of one of several engines. Returns the epoch that began with it, if it is new since the last call that changed
-    /// weights.
-    fn take_label_of_several(&mut self, asked: u64, label: &str) -> Option<Epoch> {
-        let now = self.last().number;
-        let begun = begun(&self.epochs, now);
-        let known = |epoch: &Epoch| epoch.number >= begun && epoch.label.as_deref() == Some(label);
-        // a late reply from before the call may have the label of either side
-        if asked < begun || self.epochs.iter().any(known) {
-            return None;
-        }
-        let newest = self.last();
-        if newest.label.is_none() {
-            newest.label = Some(label.into());
-            return None;
-        }
-        Some(self.next(Some(label.into()), None))
     }
 }
 

@@ -1,0 +1,54 @@
+//! Pauses of the generation: what a trainer's calls and the tokens that arrive say about them.
+
+use std::ops::RangeInclusive;
+
+use tokio::time::Instant;
+
+use super::Policy;
+
+impl Policy {
+    /// The possible epochs of tokens that have just arrived, of a request that was received at `requested`. A paused engine samples
+    /// nothing for new requests, so such tokens show that it has continued.
+    #[must_use]
+    pub fn observe_tokens(&self, requested: Instant) -> RangeInclusive<u64> {
+        let mut state = self.state.lock();
+        if state.paused_at.is_some_and(|paused| requested > paused) {
+            state.end_pause();
+            self.paused.send_if_modified(|paused| std::mem::replace(paused, false));
+        }
+        state.sampled_epochs()
+    }
+
+    /// Records that the generation was paused, or may have been continued.
+    pub fn set_paused(&self, is_paused: bool) {
+        let mut state = self.state.lock();
+        match is_paused {
+            true => state.paused_at = Some(Instant::now()),
+            false => state.end_pause(),
+        }
+        self.paused.send_replace(is_paused);
+    }
+
+    /// Records that a call to pause the generation is sent. [`Self::set_paused`] follows unless it fails.
+    pub fn begin_pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    /// Records that a call to pause the generation has ended. A failed call leaves the state as it was before.
+    pub fn settle_pause(&self) {
+        let state = self.state.lock();
+        self.paused.send_replace(state.paused_at.is_some());
+    }
+
+    /// Whether a trainer has paused the generation, or is about to.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        *self.paused.borrow()
+    }
+
+    /// Waits until the generation is not paused.
+    pub async fn wait_continued(&self) {
+        // `self` owns the sender, so waiting cannot fail
+        let _ = self.paused.subscribe().wait_for(|paused| !paused).await;
+    }
+}
