@@ -27,6 +27,7 @@ mod policies;
 mod prime_rl;
 mod repeats;
 mod rllm;
+mod row_lists;
 mod safetensors;
 mod settle;
 mod size;

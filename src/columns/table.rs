@@ -126,6 +126,9 @@ const ROUTED_EXPERTS: ColumnSource = ColumnSource {
         ("slime", "rollout_routed_experts"),
         ("verl", "routed_experts"),
         ("strands", "routed_experts"),
+        ("skyrl", "rollout_expert_indices"),
+        ("nemo-rl", "routed_experts"),
+        ("prime-rl", "routed_experts"),
     ],
 };
 

@@ -51,16 +51,42 @@ impl<'a> RoutedExperts<'a> {
         rows.iter().flat_map(|row| self.integers(row)).flat_map(u32::to_le_bytes).collect()
     }
 
+    /// The values of all tokens of the path, zeros for the last one, and the NumPy name of their type: uint8 if one byte holds each expert,
+    /// otherwise int32 in little-endian order.
+    pub(super) fn with_last(&self) -> (Vec<u8>, &'static str) {
+        let (mut bytes, name) = match self.number.size() {
+            1 => (self.rows.concat(), "uint8"),
+            _ => (self.int32(0..self.rows.len()), "int32"),
+        };
+        bytes.resize(bytes.len() / self.rows.len().max(1) * (self.rows.len() + 1), 0);
+        (bytes, name)
+    }
+
     /// Writes nested lists: the layers of each token, and the experts of each layer.
     pub(super) fn lists(&self, text: &mut Text) {
-        let [_, per_token] = self.shape;
-        text.array(|tokens| {
-            for row in &self.rows {
-                let integers: Vec<u32> = self.integers(row).collect();
-                tokens.array(|layers| {
-                    integers.chunks(per_token.max(1)).for_each(|experts| layers.array(|list| list.ids(experts)));
-                });
+        text.array(|tokens| self.rows.iter().for_each(|row| self.layers(row, tokens)));
+    }
+
+    /// The same for these tokens. The last token of the path has `missing` for each expert.
+    pub(super) fn lists_with_last(&self, tokens: Range<usize>, missing: &str, text: &mut Text) {
+        let [layers, per_token] = self.shape;
+        text.array(|list| {
+            for token in tokens {
+                match self.rows.get(token) {
+                    Some(row) => self.layers(row, list),
+                    None => {
+                        list.array(|list| (0..layers).for_each(|_| list.array(|list| list.repeat(missing, per_token))))
+                    }
+                }
             }
+        });
+    }
+
+    fn layers(&self, row: &'a [u8], list: &mut Text) {
+        let [_, per_token] = self.shape;
+        let integers: Vec<u32> = self.integers(row).collect();
+        list.array(|layers| {
+            integers.chunks(per_token.max(1)).for_each(|experts| layers.array(|list| list.ids(experts)));
         });
     }
 
@@ -100,6 +126,12 @@ mod tests {
         let mut text = Text::default();
         found.lists(&mut text);
         assert_eq!(String::from_utf8(text.into_bytes()).unwrap(), "[[[0,257]],[[2,3]],[[4,5]],[[6,7]]]");
+        let mut text = Text::default();
+        found.lists_with_last(3..5, "-1", &mut text);
+        assert_eq!(String::from_utf8(text.into_bytes()).unwrap(), "[[[6,7]],[[-1,-1]]]");
+        let (bytes, number) = found.with_last();
+        assert_eq!((bytes.len(), number, &bytes[4..12]), (5 * 2 * 4, "int32", &[1, 1, 0, 0, 2, 0, 0, 0][..]));
+        assert!(bytes[32..].iter().all(|byte| *byte == 0), "the last token is unknown");
         assert_eq!(found.int32(1..2), [2, 0, 0, 0, 3, 0, 0, 0]);
         assert!(RoutedExperts::of(&path_with(vec![first.clone()], vec![])).is_none(), "tokens without experts");
         assert!(RoutedExperts::of(&path_with(vec![], vec![second.clone()])).is_none());

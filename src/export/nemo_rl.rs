@@ -1,5 +1,8 @@
 //! NeMo-RL: a message log of token ids per row, as its environments return it.
 
+use std::ops::Range;
+
+use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, settle};
@@ -12,6 +15,9 @@ pub(super) const EXPORTER: Exporter = Exporter {
     has_advantages: false,
     export,
 };
+
+/// An expert that NeMo-RL's model chooses itself.
+const UNKNOWN_EXPERT: &str = "-1";
 
 /// NeMo-RL trains the messages of the assistant that have logprobs. Context, also a sampled turn that another row trains, is a message of
 /// the user, as in NeMo-RL's own adapter for NeMo-Gym.
@@ -28,7 +34,15 @@ fn export(batch: Batch) -> Export {
 }
 
 fn sample(path: &Path, text: &mut Text) {
-    text.key("message_log").array(|log| path.segments().for_each(|segment| message(&segment, log)));
+    let experts = RoutedExperts::of(path);
+    let mut start = 0;
+    text.key("message_log").array(|log| {
+        for segment in path.segments() {
+            let tokens = start..start + segment.ids.len();
+            start = tokens.end;
+            message(&segment, experts.as_ref(), tokens, log);
+        }
+    });
     text.key("length").integer(path.len());
     text.key("loss_multiplier").literal("1.0");
     match facts::reward(path.reward.as_ref()) {
@@ -39,7 +53,8 @@ fn sample(path: &Path, text: &mut Text) {
     facts::describe(path, text);
 }
 
-fn message(segment: &Segment<'_>, log: &mut Text) {
+/// Writes the message of these tokens of the path.
+fn message(segment: &Segment<'_>, experts: Option<&RoutedExperts<'_>>, tokens: Range<usize>, log: &mut Text) {
     log.object(|text| {
         text.key("role").string(if segment.trained { "assistant" } else { "user" });
         // the export has tokens only
@@ -47,6 +62,9 @@ fn message(segment: &Segment<'_>, log: &mut Text) {
         text.key("token_ids").array(|list| list.ids(segment.ids));
         if segment.trained {
             text.key("generation_logprobs").array(|list| list.floats(segment.logprobs));
+        }
+        if let Some(experts) = experts {
+            experts.lists_with_last(tokens, UNKNOWN_EXPERT, text.key("routed_experts"));
         }
     });
 }
@@ -56,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{batch, example, json as read, rows_of, turns};
+    use crate::export::fixture::{batch, example, json as read, rows_of, turns, with_experts};
 
     #[test]
     fn row_is_a_message_log() {
@@ -82,6 +100,22 @@ mod tests {
         let roles: Vec<_> = second["message_log"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
         assert_eq!(roles, ["user", "user", "user", "assistant"], "the shared turn is trained in the first row");
         assert_eq!((&second["truncated"], &second["idx"]), (&json!(false), &json!(0)));
+    }
+
+    #[test]
+    fn each_message_has_the_experts_of_its_tokens() {
+        let whole = read(export(batch(rows_of(with_experts(turns())))));
+        let log = whole["samples"][0]["message_log"].as_array().unwrap();
+        let experts: Vec<&serde_json::Value> = log.iter().map(|message| &message["routed_experts"]).collect();
+        assert_eq!(
+            experts,
+            [
+                &json!([[[0, 1]], [[2, 3]], [[4, 5]]]),
+                &json!([[[6, 7]], [[8, 9]]]),
+                &json!([[[10, 11]]]),
+                &json!([[[12, 13]], [[14, 15]], [[-1, -1]]]),
+            ]
+        );
     }
 
     #[test]

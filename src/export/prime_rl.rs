@@ -1,5 +1,6 @@
 //! prime-rl: a `TrainingSample` per row.
 
+use super::experts::RoutedExperts;
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::validate::temperature;
@@ -49,6 +50,17 @@ fn training_sample(path: &Path, text: &mut Text) {
     });
     text.key("env_name").string(ENVIRONMENT);
     per_token::advantages(path, path.segments(), text);
+    if let Some(experts) = RoutedExperts::of(path) {
+        // the members of prime-rl's type by position: data, shape, type
+        text.key("routed_experts").array(|list| {
+            let (bytes, number) = experts.with_last();
+            list.base64(&bytes);
+            list.array(|list| {
+                [path.len(), experts.shape[0], experts.shape[1]].into_iter().for_each(|size| list.integer(size))
+            });
+            list.string(number);
+        });
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +70,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{batch, json as read, rows_of, turns};
+    use crate::export::fixture::{batch, json as read, rows_of, turns, with_experts};
     use crate::session::{Advantages, EntropyMethod, Turn};
 
     fn measured(temperature: Option<f64>) -> Option<Arc<EntropyMethod>> {
@@ -93,6 +105,22 @@ mod tests {
         );
         assert_eq!((&sample["session"], &sample["reward"]), (&json!("s"), &json!(1.5)));
         assert_eq!(whole["samples"][1]["training_sample"]["temperatures"], json!([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.7]));
+    }
+
+    #[test]
+    fn experts_are_bytes_with_their_shape_and_zeros_for_the_last_token() {
+        let mut turns = with_experts(at_temperatures([Some(1.0); 3]));
+        turns[2].about.columns.clear();
+        let whole = read(export(batch(rows_of(turns))));
+        let experts = &whole["samples"][0]["training_sample"]["routed_experts"];
+        let bytes = base64_simd::STANDARD.decode_to_vec(experts[0].as_str().unwrap()).unwrap();
+        assert_eq!(bytes, (0..16).chain([0, 0]).collect::<Vec<u8>>());
+        assert_eq!((&experts[1], &experts[2]), (&json!([9, 1, 2]), &json!("uint8")));
+        assert_eq!(
+            whole["samples"][1]["training_sample"].get("routed_experts"),
+            None,
+            "not all of its tokens have them"
+        );
     }
 
     #[test]

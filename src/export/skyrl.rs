@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::per_token::{self, PerToken};
+use super::experts::RoutedExperts;
+use super::row_lists::RowLists;
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, facts, settle};
-use crate::session::{Path, Row};
+use crate::session::Row;
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -19,34 +20,33 @@ pub(super) const EXPORTER: Exporter = Exporter {
 /// item is. `rewards` is null unless every row has one, because SkyRL has no absent reward.
 fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
-    let (rows, count) = (settled.rows.clone(), settled.rows.len());
-    let each = |before: &'static str, write: fn(&Path, &mut Text)| {
-        let rows = rows.clone();
-        text::list(before, count, move |at, text| write(&rows[at].path(), text))
-    };
-    let samples = each(r#"{"samples":["#, |path, text| text.object(|text| facts::describe(path, text)));
-    let prompts = each(r#"],"generator_output":{"prompt_token_ids":["#, |path, text| {
-        text.array(|list| list.ids(per_token::prompt(path)));
-    });
-    let responses = each(r#"],"response_ids":["#, |path, text| {
-        PerToken::Ids { pad: 0 }.list(per_token::response(path), "0", text);
-    });
-    let masks = each(r#"],"loss_masks":["#, |path, text| PerToken::Mask.list(per_token::response(path), "0", text));
-    let logprobs = each(r#"],"rollout_logprobs":["#, |path, text| {
-        PerToken::Logprobs.list(per_token::response(path), "0.0", text);
-    });
-    let stops = each(r#"],"stop_reasons":["#, |path, text| text.maybe_string(path.leaf().about.finish.as_deref()));
-    let names = trajectories(&rows);
-    let trajectories = text::list(r#"],"trajectory_ids":["#, count, move |at, text| {
+    let lists = RowLists(settled.rows);
+    let prompts = lists.prompts(r#"],"generator_output":{"prompt_token_ids":["#);
+    let responses = lists.responses(r#"],"response_ids":["#);
+    let masks = lists.masks(r#"],"loss_masks":["#);
+    let logprobs = lists.logprobs(r#"],"rollout_logprobs":["#);
+    let stops =
+        lists.of_paths(r#"],"stop_reasons":["#, |path, text| text.maybe_string(path.leaf().about.finish.as_deref()));
+    let names = trajectories(&lists.0);
+    let trajectories = lists.of_rows(r#"],"trajectory_ids":["#, move |at, text| {
         let (prompt, repetition) = &names[at];
         text.object(|text| {
             text.key("instance_id").string(prompt);
             text.key("repetition_id").integer(*repetition);
         });
     });
-    let rest = std::iter::once(rest(&rows));
-    let texts = samples.chain(prompts).chain(responses).chain(masks).chain(logprobs).chain(stops);
-    text::samples(texts.chain(trajectories).chain(rest), r#"},"refused":["#, settled.refused).counted(settled.tally)
+    let rest = std::iter::once(rest(&lists.0));
+    let texts = lists.samples().chain(prompts).chain(responses).chain(masks).chain(logprobs).chain(stops);
+    // SkyRL replays the routing of all rows of a batch, or of none
+    let experts = RoutedExperts::common_shape(&lists.0).map(|_| {
+        lists.of_paths(r#","rollout_expert_indices":["#, |path, text| match RoutedExperts::of(path) {
+            Some(experts) => experts.lists(text),
+            None => text.literal("null"),
+        })
+    });
+    let end = if experts.is_some() { r#"]},"refused":["# } else { r#","rollout_expert_indices":null},"refused":["# };
+    let experts = experts.into_iter().flatten();
+    text::samples(texts.chain(trajectories).chain(rest).chain(experts), end, settled.refused).counted(settled.tally)
 }
 
 /// For each row the name of its first prompt, and how many rows before it have the same.
@@ -82,7 +82,6 @@ fn rest(rows: &[Row]) -> Vec<u8> {
     let unknown = [
         "rollout_metrics",
         "trajectory_generation_times",
-        "rollout_expert_indices",
         "is_last_step",
         "env_metrics",
         "pixel_values",
@@ -97,7 +96,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{batch, example, json as read, path, rows_of, turn, turns};
+    use crate::export::fixture::{batch, example, json as read, path, rows_of, turn, turns, with_experts};
+
+    #[test]
+    fn experts_are_those_of_all_rows_or_of_none() {
+        let whole = read(export(batch(rows_of(with_experts(turns())))));
+        let experts = &whole["generator_output"]["rollout_expert_indices"];
+        assert_eq!((experts[0].as_array().unwrap().len(), experts[1].as_array().unwrap().len()), (8, 6));
+        assert_eq!((&experts[0][0], &experts[1][5]), (&json!([[0, 1]]), &json!([[10, 11]])));
+        let mut turns = with_experts(turns());
+        turns[2].about.columns.clear();
+        let whole = read(export(batch(rows_of(turns))));
+        assert_eq!(whole["generator_output"]["rollout_expert_indices"], json!(null));
+    }
 
     #[test]
     fn rows_are_one_output() {

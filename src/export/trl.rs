@@ -1,9 +1,7 @@
 //! TRL: the rows as the dictionary that a `rollout_func` of its GRPO trainer returns.
 
-use super::per_token::{self, PerToken};
-use super::text::{self, Text};
-use super::{Batch, Export, Exporter, Needs, facts, settle};
-use crate::session::Path;
+use super::row_lists::RowLists;
+use super::{Batch, Export, Exporter, Needs, facts, settle, text};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -17,27 +15,16 @@ pub(super) const EXPORTER: Exporter = Exporter {
 /// members do that TRL does not know. `samples` says which row each item is.
 fn export(batch: Batch) -> Export {
     let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
-    let (rows, count) = (settled.rows.clone(), settled.rows.len());
-    let each = |before: &'static str, write: fn(&Path, &mut Text)| {
-        let rows = rows.clone();
-        text::list(before, count, move |at, text| write(&rows[at].path(), text))
-    };
-    let samples = each(r#"{"samples":["#, |path, text| text.object(|text| facts::describe(path, text)));
-    let prompts = each(r#"],"rollout":{"prompt_ids":["#, |path, text| {
-        text.array(|list| list.ids(per_token::prompt(path)));
-    });
-    let completions = each(r#"],"completion_ids":["#, |path, text| {
-        PerToken::Ids { pad: 0 }.list(per_token::response(path), "0", text);
-    });
-    let masks = each(r#"],"env_mask":["#, |path, text| PerToken::Mask.list(per_token::response(path), "0", text));
-    let logprobs = each(r#"],"logprobs":["#, |path, text| {
-        PerToken::Logprobs.list(per_token::response(path), "0.0", text);
-    });
-    let rewards = each(r#"],"reward":["#, |path, text| match facts::reward(path.reward.as_ref()) {
+    let lists = RowLists(settled.rows);
+    let prompts = lists.prompts(r#"],"rollout":{"prompt_ids":["#);
+    let completions = lists.responses(r#"],"completion_ids":["#);
+    let masks = lists.masks(r#"],"env_mask":["#);
+    let logprobs = lists.logprobs(r#"],"logprobs":["#);
+    let rewards = lists.of_paths(r#"],"reward":["#, |path, text| match facts::reward(path.reward.as_ref()) {
         Some(reward) => text.float(reward),
         None => text.literal("null"),
     });
-    let texts = samples.chain(prompts).chain(completions).chain(masks).chain(logprobs).chain(rewards);
+    let texts = lists.samples().chain(prompts).chain(completions).chain(masks).chain(logprobs).chain(rewards);
     text::samples(texts, r#"]},"refused":["#, settled.refused).counted(settled.tally)
 }
 

@@ -8,6 +8,7 @@ POST /v1/advantages with NumPy and, where verl is installed, with verl's own fun
 (`ok|skip|FAIL`); exits 1 on any FAIL.
 """
 import argparse
+import base64
 import collections
 import json
 import os
@@ -51,6 +52,11 @@ def fold(events):
     return last
 
 
+def experts(text):
+    """The routed experts of the demo's model: three layers with two each."""
+    return np.frombuffer(base64.b64decode(text), "int32").reshape(-1, 3, 2).tolist()
+
+
 class Turn:
     """A generation from the view of its client."""
 
@@ -64,6 +70,7 @@ class Turn:
         self.entropy = meta.get("output_token_entropy", [None] * len(self.output))
         self.finish = meta["finish_reason"]["type"]
         self.trained = bool(self.output) and self.finish != "abort"
+        self.experts = meta.get("routed_experts") and experts(meta["routed_experts"])
 
     def line(self):
         """The turns from the root to this one."""
@@ -136,6 +143,11 @@ class Session:
                 # a turn shared by several rows is trained in the first one
                 add(turn.output, True, turn.trained and turn.number not in taken, turn.logprobs, turn.entropy, turn.version)
                 taken.add(turn.number)
+            if leaf.experts:
+                # earlier turns count: the policy may have changed since
+                row["experts"] = []
+                for turn in leaf.line():
+                    row["experts"] += turn.experts[len(row["experts"]) :]
             status = {"stop": "completed", "length": "truncated"}[leaf.finish]
             rows.append({"session": self.name, "leaf": leaf.number, "temperature": self.temperature, "prompt_len": len(leaf.line()[0].prompt), "status": status,
                          "reward": self.rewards.get(leaf.number, self.rewards.get(None)), **row})
@@ -241,6 +253,16 @@ def play(agent, think):
         if i:
             s.reward([None, 1, 0.5, -2][i])
         batches["mixed"].append(s)
+
+    # The experts of all tokens, which tokentap joins along the path; the client asks for those of the whole prompt each time.
+    s = Session(agent, "experts", return_routed_experts=True)
+    (a,) = s.go(None, tool(5))
+    agent.name_policy(12)
+    (b,) = s.go(a, tool(2), stream=True)
+    s.go(b, tool(3), n=2)
+    s.go(a, tool(4), stop=end)
+    s.reward(1.0)
+    batches["experts"] = [s]
     return batches
 
 

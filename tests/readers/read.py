@@ -8,6 +8,7 @@ skipped only when its package could not be installed or imported; a file that is
 absent or wrong fails.
 """
 import argparse
+import base64
 import contextlib
 import importlib
 import importlib.util
@@ -183,6 +184,12 @@ def zeroed(values, mask):
     return [0.0 if m == 0 or v is None else v for v, m in zip(values, mask)]
 
 
+def experts(row, filler=0):
+    """The routed experts of each token, with `filler` for those of the last one; None where the truth has none."""
+    found = row.get("experts")
+    return found and found + [[[filler] * len(layer) for layer in found[0]]]
+
+
 def check_truth(rows):
     """Checks that the expected rows are consistent."""
     need(rows, "truth has no rows")
@@ -254,6 +261,13 @@ def read_verl(path, rows, refused):
     if measured:
         need(torch.equal(t["rollout_entropy"], t["rollout_entropys"]), "rollout_entropy and rollout_entropys differ")
 
+    routed = all(experts(r) for r in rows)
+    if routed:
+        layers, k = len(experts(rows[0])[0]), len(experts(rows[0])[0][0])
+        need("routed_experts" in data.batch.keys(), "no tensor 'routed_experts'")
+        t["routed_experts"] = data.batch["routed_experts"]
+        need(t["routed_experts"].dtype == torch.int32 and tuple(t["routed_experts"].shape) == (B, P + R, layers, k), "routed_experts: %s %s",
+             t["routed_experts"].dtype, tuple(t["routed_experts"].shape))
     pads = set()
     cut = 0
     for i, row in enumerate(rows):
@@ -272,6 +286,10 @@ def read_verl(path, rows, refused):
         near(t["rollout_log_probs"][i].tolist(), logprobs + [0.0] * (R - r), name + "rollout_log_probs")
         if measured:
             near(t["rollout_entropys"][i].tolist(), entropy + [0.0] * (R - r), name + "rollout_entropys")
+        if routed:
+            none = [[[0] * k] * layers]
+            of_tokens = experts(row)[max(0, n - P) :][: p + r]
+            same(t["routed_experts"][i].tolist(), none * (P - p) + of_tokens + none * (R - r), name + "routed_experts")
         if steps(row):
             need("min_global_steps" in lists, "no min_global_steps")
             same([lists[key][i] for key in ("min_global_steps", "max_global_steps")], steps(row), name + "min and max_global_steps")
@@ -330,6 +348,9 @@ def check_sample(sample, row, name):
     near(sample.rollout_log_probs, logprobs, name + "rollout_log_probs")
     need(sample.effective_response_length == sum(mask), "%s effective_response_length", name)
     need(sample.status.value == row["status"], "%s status is %s, expected %s", name, sample.status.value, row["status"])
+    if experts(row):
+        need(str(sample.rollout_routed_experts.dtype) == "int32", "%s rollout_routed_experts is %s", name, sample.rollout_routed_experts.dtype)
+        same(sample.rollout_routed_experts.tolist(), row["experts"], name + "rollout_routed_experts")
 
 
 def check_reward(got, row, name):
@@ -339,6 +360,8 @@ def check_reward(got, row, name):
 def read_slime(path, rows, refused):
     # slime has no package; miles is its fork and kept the class, field by field.
     Sample = load("torch miles", "miles.utils.types", "Sample")
+    import numpy as np
+
     for i, (item, row) in enumerate(zip(samples_of(json_file(path), len(rows), refused), rows)):
         name = "row %d " % i
         need("status" in item, "%sno status: Sample.from_dict needs one", name)
@@ -346,6 +369,9 @@ def read_slime(path, rows, refused):
             sample = Sample.from_dict(item)
         except (TypeError, ValueError) as e:
             raise Wrong("%sSample.from_dict: %s" % (name, e))
+        if experts(row):
+            # as slime's own rollout makes it
+            sample.rollout_routed_experts = np.array(item["rollout_routed_experts"], "int32")
         check_sample(sample, row, name)
         check_reward(sample.reward, row, name)
         need(sample.to_dict()["tokens"] == item["tokens"], "%sto_dict", name)
@@ -372,6 +398,9 @@ def read_miles(path, rows, refused):
             need(x is not None, "no tensor %s.%d", key, i)
             need(x.ndim == 1 and x.dtype == np.dtype(dtype), "%s.%d is %s %s, expected one dimension of %s", key, i, x.dtype, x.shape, dtype)
             take[key] = x.tolist()
+        routed = tensors.pop("rollout_routed_experts.%d" % i, None)
+        if routed is not None:
+            take["rollout_routed_experts"] = routed
         sample = Sample.from_dict({**take, **{k: m[k] for k in ("response", "response_length", "status", "metadata") if k in m}})
         check_sample(sample, row, name)
         if "reward" in m:
@@ -462,6 +491,9 @@ def read_strands(path, rows, refused):
         same(exported.loss_mask, [m and t for m, t in zip(replay.loss_mask, row["loss_mask"])], name + "loss_mask")
         near(exported.logprobs, replay.logprobs, name + "logprobs")
         same(exported.segment_info, replay.segment_info, name + "segment_info")
+        if experts(row):
+            shape = (len(row["experts"][0]), len(row["experts"][0][0]))
+            same(exported.decode_routed_experts(*shape).tolist(), row["experts"], name + "routed_experts")
         need(exported.initial_prompt_length == replay.initial_prompt_length, "%sinitial_prompt_length", name)
         need(len(exported) == len(row["token_ids"]), "%slen", name)
     return "%s Rollout, %d rollouts" % (version("strands-sglang"), len(rows))
@@ -623,9 +655,9 @@ def read_skyrl(path, rows, refused):
         known[1].append(i)
     need(len({name for name, _ in first.values()}) == len(first), "one name of two prompts")
     token_rewards = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(output["response_ids"], output["rewards"])]
-    sequences, attention, _, _, masks, logprobs, _ = convert(
+    sequences, attention, _, _, masks, logprobs, routed = convert(
         types.SimpleNamespace(pad_token_id=99), output["prompt_token_ids"], output["response_ids"], token_rewards,
-        output["loss_masks"], output["rollout_logprobs"])
+        output["loss_masks"], output["rollout_logprobs"], output["rollout_expert_indices"])
     for i, row in enumerate(rows):
         ids, mask, want = response(row)
         name = "row %d " % i
@@ -633,6 +665,8 @@ def read_skyrl(path, rows, refused):
         at = masks.shape[1] - len(ids)  # aligned on the right
         same(masks[i].tolist(), [0] * at + mask, name + "loss_masks")
         near(logprobs[i].tolist(), [0.0] * at + want, name + "logprobs")
+        if all(experts(r) for r in rows):
+            same(routed[i][attention[i] == 1].tolist(), experts(row), name + "rollout_expert_indices")
     return "%s GeneratorOutput, validated, batch %s" % (version("skyrl"), tuple(sequences.shape))
 
 
@@ -658,8 +692,8 @@ def read_nemo_rl(path, rows, refused):
         check_reward(sample["total_reward"], row, name)
         need(sample["truncated"] == (row["status"] == "truncated"), "%struncated", name)
         # as its adapter for NeMo-Gym makes tensors of what the environment returns
-        logs.append([{**message, **{key: torch.tensor(message[key]) for key in ("token_ids", "generation_logprobs") if key in message}}
-                     for message in sample["message_log"]])
+        tensors = ("token_ids", "generation_logprobs", "routed_experts")
+        logs.append([{**message, **{key: torch.tensor(message[key]) for key in tensors if key in message}} for message in sample["message_log"]])
     add_masks(logs)
     flat, lengths = flatten(logs, pad_value_dict={"token_ids": 99})
     for i, row in enumerate(rows):
@@ -668,6 +702,8 @@ def read_nemo_rl(path, rows, refused):
         same(flat["token_ids"][i, :n].tolist(), row["token_ids"], name + "token_ids")
         same(flat["token_loss_mask"][i, :n].tolist(), row["loss_mask"], name + "token_loss_mask")
         near(flat["generation_logprobs"][i, :n].tolist(), zeroed(row["logprobs"], row["loss_mask"]), name + "generation_logprobs")
+        if experts(row):
+            same(flat["routed_experts"][i, :n].tolist(), experts(row, -1), name + "routed_experts")
     return "NeMo-RL's flat messages %s" % (tuple(flat["token_ids"].shape),)
 
 
@@ -678,10 +714,12 @@ def read_prime_rl(path, rows, refused):
     source("prime-rl")
     bare_packages("prime_rl", "prime_rl.transports", "prime_rl.transports.rollouts", "prime_rl.trainer")
     TrainingSample = load("base prime-rl", "prime_rl.transports.rollouts.types", "TrainingSample")
+    RoutedExperts = load("base prime-rl", "prime_rl.transports.rollouts.types", "RoutedExperts")
     prepare_sample = load("base prime-rl", "prime_rl.trainer.batch", "prepare_sample")
     prepare_batch = load("base prime-rl", "prime_rl.trainer.batch", "prepare_batch")
     build_bin_cost = load("base prime-rl", "prime_rl.trainer.batch", "build_bin_cost")
     import msgspec
+    import numpy as np
 
     found = samples_of(json_file(path), len(rows), refused)
     samples = []
@@ -690,6 +728,9 @@ def read_prime_rl(path, rows, refused):
         same((item["session"], item["leaf"]), (row["session"], row["leaf"]), name)
         check_reward(item["reward"], row, name)
         sample = TrainingSample(**item["training_sample"])
+        if sample.routed_experts is not None:
+            # bytes are base64 in JSON
+            sample.routed_experts = msgspec.json.decode(json.dumps(sample.routed_experts), type=RoutedExperts)
         # the wire format checks the types; a member without a value is absent on it
         sample = msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=TrainingSample)
         # its orchestrator gives each token the advantage of the rollout
@@ -700,6 +741,9 @@ def read_prime_rl(path, rows, refused):
         same([int(m) for m in batch.loss_mask], row["loss_mask"], name + "loss_mask")
         near(batch.inference_logprobs, zeroed(row["logprobs"], row["loss_mask"]), name + "inference_logprobs")
         same({t for t, m in zip(batch.temperatures, batch.loss_mask) if m}, {row["temperature"]}, name + "temperatures")
+        if experts(row):
+            found = np.frombuffer(batch.routed_experts.data, batch.routed_experts.dtype).reshape(batch.routed_experts.shape)
+            same(found.tolist(), experts(row), name + "routed_experts")
     grid = prepare_batch(samples, seq_len=4096, num_train_workers=1, bin_cost=build_bin_cost(None))
     tokens = sum(sum(batch.loss_mask) for batch in grid[0])
     need(tokens == sum(sum(r["loss_mask"]) for r in rows), "the packed batches train %d tokens", tokens)
@@ -825,6 +869,21 @@ def check_record(item, row, name):
             need(item[key] == row[key], "%s%s is %r, expected %r", name, key, item[key], row[key])
     if "reward" in item:
         check_reward(item["reward"], row, name)
+    if experts(row):
+        check_experts(item["columns"], row, name)
+
+
+def check_experts(columns, row, name):
+    """The token column of the experts: which tokens have them, and their values."""
+    import numpy as np
+
+    need([column["name"] for column in columns] == ["routed_experts"], "%scolumns: %s", name, columns)
+    (column,) = columns
+    data = base64.b64decode(column["data"]) if isinstance(column["data"], str) else column["data"]
+    need(column["type"] == "u8", "%stype of the column is %s", name, column["type"])
+    tokens = [token for part in column["tokens"] for token in range(part["start"], part["end"])]
+    same(tokens, range(len(row["experts"])), name + "tokens of the column")
+    same(np.frombuffer(data, "uint8").reshape([-1, *column["shape"]]).tolist(), row["experts"], name + "values of the column")
 
 
 def read_jsonl(path, rows, refused):
