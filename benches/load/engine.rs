@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::canned::{Sequence, Shape, VARIANTS};
+use crate::canned::{Columns, Sequence, Shape, VARIANTS};
 use crate::upstream::{self, Canned, ReplyCache, Server};
 
 /// The origin of the timestamps in events.
@@ -103,7 +103,8 @@ async fn stamped(stream: &mut TcpStream, request: &[u8], streams: &Streams) -> s
     let number = |name| number(request, name).unwrap_or(0.0);
     let k = memmem::find(request, b"\"return_logprob\":true").map(|_| number("\"top_logprobs_num\":") as usize);
     let variant = number("\"sampling_seed\":") as u64 % VARIANTS;
-    let shape = Shape { tokens: number("\"max_new_tokens\":") as usize, k, flat: false, variant };
+    let shape =
+        Shape { tokens: number("\"max_new_tokens\":") as usize, k, flat: false, columns: Columns::default(), variant };
     let pace = Duration::from_micros(number("\"pace_us\":") as u64);
     let events = split(shape, streams);
     stream

@@ -8,7 +8,7 @@ use memchr::memmem;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::canned::{Sequence, Shape, VARIANTS};
+use crate::canned::{Columns, Sequence, Shape, VARIANTS};
 use crate::client::Connection;
 use crate::engine;
 use crate::tap::{Tap, Usage, post};
@@ -68,7 +68,8 @@ async fn run_streams(addr: SocketAddr, count: usize, measured: bool) -> (Times, 
     let mut bounds = Vec::new();
     for variant in 0..VARIANTS {
         bounds.push(Arc::new(
-            Sequence::new(Shape { tokens: TOKENS, k: Some(20), flat: false, variant }).entropy_bounds(),
+            Sequence::new(Shape { tokens: TOKENS, k: Some(20), flat: false, columns: Columns::default(), variant })
+                .entropy_bounds(),
         ));
     }
     for at in 0..count {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tokentap::demo::wire::{
-    DONE, Finish, Form, LogprobRow, LogprobTable, Logprobs, Meta, Reply, SideLogprobs, Span, Timing, Wire,
+    DONE, Finish, Form, LogprobRow, LogprobTable, Logprobs, Mask, Meta, Reply, SideLogprobs, Span, Timing, Wire,
 };
 
 /// Rows of the output layer, as Qwen's.
@@ -14,6 +14,22 @@ const SAMPLED: Range<u32> = 599..923;
 /// Different replies of one shape, so that a branch predictor cannot learn them.
 pub const VARIANTS: u64 = 4;
 
+/// Tokens of the prompt.
+const PROMPT: usize = 32;
+/// The ids from which each token is sampled, where masks are requested.
+pub const SUPPORT: usize = 20;
+/// Values of a token's routed experts: 48 layers, 8 of 128 experts.
+const EXPERTS: usize = 48 * 8;
+
+/// The token columns of a reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Columns {
+    /// `output_token_sampling_mask`.
+    pub mask: bool,
+    /// `routed_experts`.
+    pub experts: bool,
+}
+
 /// Identifies a canned reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
@@ -23,6 +39,7 @@ pub struct Shape {
     pub k: Option<usize>,
     /// Top logprobs in flat base64.
     pub flat: bool,
+    pub columns: Columns,
     /// Which of the replies of this shape.
     pub variant: u64,
 }
@@ -30,11 +47,14 @@ pub struct Shape {
 impl Shape {
     /// The name in the header [`CANNED`](crate::upstream::CANNED).
     pub fn label(&self) -> String {
-        match (self.k, self.flat) {
+        let logprobs = match (self.k, self.flat) {
             (None, _) => format!("plain/{}", self.tokens),
             (Some(k), true) => format!("flat/{}x{k}", self.tokens),
             (Some(k), false) => format!("nested/{}x{k}", self.tokens),
-        }
+        };
+        let mask = if self.columns.mask { "+mask" } else { "" };
+        let experts = if self.columns.experts { "+experts" } else { "" };
+        format!("{logprobs}{mask}{experts}")
     }
 }
 
@@ -47,6 +67,8 @@ pub struct Sequence {
     ids: Vec<u32>,
     chosen: Vec<LogprobRow>,
     top: Vec<LogprobRow>,
+    masks: Vec<Mask>,
+    experts: Option<String>,
     finish: Finish,
     spans: [Span; 1],
 }
@@ -76,8 +98,20 @@ impl Sequence {
                 id: if i == at { id } else { random.below(VOCAB) },
             }));
         }
+        let mut random = Random::new(shape.variant + 2000);
+        let mut mask = |id: &u32| {
+            let mut ids: Vec<u32> = (1..SUPPORT).map(|_| random.below(VOCAB)).chain([*id]).collect();
+            ids.sort_unstable();
+            Mask { ids, logprobs: vec![-0.5], whole: false }
+        };
+        let masks = if shape.columns.mask { ids.iter().map(&mut mask).collect() } else { Vec::new() };
+        let values = (PROMPT + shape.tokens - 1) * EXPERTS;
+        let experts = shape.columns.experts.then(|| {
+            let bytes: Vec<u8> = (0..values).flat_map(|_| random.below(128).to_le_bytes()).collect();
+            base64_simd::STANDARD.encode_to_string(bytes)
+        });
         let spans = [Span { version: "default".to_owned(), start: 0, end: shape.tokens }];
-        Self { shape, ends, text, ids, chosen, top, finish: Finish::Length(shape.tokens), spans }
+        Self { shape, ends, text, ids, chosen, top, masks, experts, finish: Finish::Length(shape.tokens), spans }
     }
 
     /// The body of a reply that does not stream.
@@ -134,16 +168,16 @@ impl Sequence {
             meta: Meta {
                 id: "0123456789abcdef0123456789abcdef",
                 finish: (end == self.shape.tokens).then_some(&self.finish),
-                prompt_tokens: 32,
+                prompt_tokens: PROMPT,
                 completion_tokens: end,
                 cached_tokens: 16,
                 weight_version: "default",
                 weight_versions: &self.spans,
                 retractions: 0,
                 logprobs,
-                masks: None,
-                masks_length: 0,
-                experts: None,
+                masks: self.shape.columns.mask.then(|| &self.masks[start..end]),
+                masks_length: end,
+                experts: self.experts.as_deref().filter(|_| end == self.shape.tokens),
                 exact: None,
                 timing: TIMING,
                 first: end == 1,
@@ -168,7 +202,7 @@ const TIMING: Timing = Timing {
 
 /// A reply of one token to the probe, whose two likeliest tokens are `gap` nats apart.
 pub fn probe_reply(k: usize, flat: bool, gap: f32) -> Vec<u8> {
-    let mut sequence = Sequence::new(Shape { tokens: 1, k: Some(k), flat, variant: 0 });
+    let mut sequence = Sequence::new(Shape { tokens: 1, k: Some(k), flat, columns: Columns::default(), variant: 0 });
     for (at, row) in sequence.top.iter_mut().enumerate() {
         row.logprob = Some(-1.317_3 - gap * at as f32);
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokentap::demo::Model;
 
 use crate::api::{Api, ApiConnection};
-use crate::canned::{Sequence, Shape, VOCAB};
+use crate::canned::{Columns, Sequence, Shape, VOCAB};
 use crate::grpc;
 use crate::target::{Engine, Target};
 use crate::upstream::{CANNED, Server};
@@ -28,7 +28,7 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
     };
     let native = &workload.native();
     let direct = fetch(&Target::Direct, engine, native, native.requests(false)).await;
-    let carried = Shape { tokens: workload.tokens, k: None, flat: false, variant: 0 };
+    let carried = Shape { tokens: workload.tokens, k: None, flat: false, columns: Columns::default(), variant: 0 };
     let carried = match workload.entropy_request {
         EntropyRequest::About => "about".to_owned(),
         EntropyRequest::Nothing | EntropyRequest::Entropy => carried.label(),
@@ -53,7 +53,8 @@ pub async fn check(workload: &Workload, targets: &[Target], engine: &Engine) {
         let plain = fetch(&Target::Direct, engine, native, workload.plain_requests()).await;
         for (variant, (reply, plain)) in (0..).zip(replies.iter().zip(&plain)) {
             let flat = workload.server == Server::Flat && !workload.is_stream();
-            let read = Shape { tokens: workload.tokens, k: measured.then_some(workload.k), flat, variant };
+            let (k, columns) = (measured.then_some(workload.k), target.engine_columns());
+            let read = Shape { tokens: workload.tokens, k, flat, columns, variant };
             assert_eq!(reply.canned, read.label(), "{}: the engine got another request", workload.name);
             let (objects, plain) = (objects(workload, &reply.body), objects(native, &plain.body));
             match workload.api {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::Api;
-use crate::canned::VOCAB;
+use crate::canned::{Columns, VOCAB};
 use crate::client::Connection;
 use crate::nginx;
 use crate::process::{HARNESS_CORE, PROXY_CORE, Process};
 use crate::upstream::{CANNED, ROLE, Server};
-use crate::workload::{EntropyRequest, Flow, Workload};
+use crate::workload::{COLUMNS, EntropyRequest, Flow, Workload};
 
 /// The engine's process.
 pub struct Engine {
@@ -47,6 +47,9 @@ pub const LOGGED: &str = "logged";
 /// This tokentap with a ledger in the Valkey that `VALKEY_SERVER` names.
 pub const SHARED: &str = "shared";
 
+/// This tokentap with a token column each: `--columns`.
+pub const WITH_COLUMN: [&str; 3] = ["top_logprobs", "sampling_mask", "routed_experts"];
+
 /// sglang-router, of the Python environment that `ROUTER` names. It only forwards.
 pub const ROUTER: &str = "router";
 
@@ -76,6 +79,7 @@ impl Target {
         all.extend(std::env::var("ROUTER").ok().map(Self::Router));
         let mut names = vec!["tokentap", UNRECORDED, OFF, LOGGED];
         names.extend(std::env::var_os("VALKEY_SERVER").map(|_| SHARED));
+        names.extend(WITH_COLUMN);
         for name in names {
             all.push(Self::Tokentap(name, env!("CARGO_BIN_EXE_tokentap").to_owned()));
         }
@@ -97,12 +101,18 @@ impl Target {
         matches!(self, Self::Tokentap(name, _) if *name != OFF)
     }
 
+    /// The columns for which it asks the engine.
+    pub fn engine_columns(&self) -> Columns {
+        Columns { mask: self.name() == "sampling_mask", experts: self.name() == "routed_experts" }
+    }
+
     /// Whether it serves the workload: only tokentap has an API that the canned engine does not have.
     pub fn serves(&self, workload: &Workload) -> bool {
         match self {
             Self::Direct | Self::Nginx => workload.api == Api::Generate,
             // it drops members of requests, so that a paced stream has no pauses and another reply comes than was asked for
             Self::Router(_) => workload.name == "job flat 512 x 20",
+            Self::Tokentap(name, _) if WITH_COLUMN.contains(name) => workload.name == COLUMNS,
             Self::Tokentap(LOGGED | SHARED, _) => workload.flow == Flow::Whole && workload.is_job() && workload.k == 20,
             Self::Tokentap(..) => true,
         }
@@ -216,6 +226,9 @@ fn start_tokentap(name: &str, binary: &str, upstream: u16, api: Api) -> Running 
     let mut arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
     if api == Api::Chat {
         arguments.extend(["--tokenizer", TOKENIZER].map(str::to_owned));
+    }
+    if WITH_COLUMN.contains(&name) {
+        arguments.extend(["--columns", name, "--moe-shape", "48x8x128"].map(str::to_owned));
     }
     if name == LOGGED {
         let folder = running.folder();

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-use crate::canned::{self, Sequence, Shape, VARIANTS, VOCAB};
+use crate::canned::{self, Columns, Sequence, Shape, VARIANTS, VOCAB};
 
 /// The argument that makes this program the engine.
 pub const ROLE: &str = "--upstream";
@@ -144,11 +144,9 @@ pub fn answer(request: &[u8], server: Server, cache: &ReplyCache) -> (Arc<Canned
             format!(r#"{{"error":{{"message":"logit_bias must has keys in [0, {}], got 2000000000."}}}}"#, VOCAB - 1);
         return (Arc::new(Canned::Whole(reply("400 Bad Request", "refusal", refusal.as_bytes()))), None);
     }
-    if has("\"return_sampling_mask\":true") {
-        return (
-            Arc::new(Canned::Whole(reply("400 Bad Request", "refusal", br#"{"error":{"message":"no masks"}}"#))),
-            None,
-        );
+    if has("\"return_sampling_mask\":true") && has("\"top_k\":-1") {
+        let refusal = br#"{"error":{"message":"return_sampling_mask requires a finite support, top_k <= 1024"}}"#;
+        return (Arc::new(Canned::Whole(reply("400 Bad Request", "refusal", refusal))), None);
     }
     let tokens = number(body, "\"max_new_tokens\":").unwrap() as usize;
     let stream = has("\"stream\":true");
@@ -162,7 +160,9 @@ pub fn answer(request: &[u8], server: Server, cache: &ReplyCache) -> (Arc<Canned
         return (Arc::new(Canned::Whole(reply("200 OK", "probe", &body))), None);
     }
     let variant = number(body, "\"sampling_seed\":").unwrap_or(0.0) as u64 % VARIANTS;
-    let shape = Shape { tokens, k, flat, variant };
+    let columns =
+        Columns { mask: has("\"return_sampling_mask\":true"), experts: has("\"return_routed_experts\":true") };
+    let shape = Shape { tokens, k, flat, columns, variant };
     let mut cache = cache.lock();
     let canned = cache.entry((shape, server, stream)).or_insert_with(|| Arc::new(encode(shape, server, stream)));
     let pace = number(body, "\"pace_us\":").map(|pace| Duration::from_micros(pace as u64));
@@ -194,7 +194,7 @@ fn about(request: &[u8], server: Server) -> Vec<u8> {
         b"/model_info" => r#"{"model_path":"/models/Qwen3-8B","served_model_name":"qwen","tokenizer_path":"/models/Qwen3-8B","is_generation":true,"preferred_sampling_params":null,"weight_version":"default","load_format":"auto","has_image_understanding":false,"has_audio_understanding":false,"model_type":"qwen3","architectures":["Qwen3ForCausalLM"]}"#.to_owned(),
         b"/v1/models" => r#"{"object":"list","data":[{"id":"qwen","object":"model","created":0,"owned_by":"sglang","root":"qwen","parent":null,"max_model_len":40960}]}"#.to_owned(),
         b"/server_info" => format!(
-            r#"{{"model_path":"/models/Qwen3-8B","skip_tokenizer_init":false,"context_length":40960,"incremental_streaming_output":{},"stream_interval":1,"speculative_algorithm":null,"disaggregation_mode":"null","sampling_defaults":"openai","version":"0.5.23"}}"#,
+            r#"{{"model_path":"/models/Qwen3-8B","skip_tokenizer_init":false,"context_length":40960,"incremental_streaming_output":{},"stream_interval":1,"speculative_algorithm":null,"disaggregation_mode":"null","sampling_defaults":"openai","enable_return_routed_experts":true,"version":"0.5.23"}}"#,
             server == Server::Flat
         ),
         // sglang-router asks for it

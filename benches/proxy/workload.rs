@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::Api;
-use crate::canned::VARIANTS;
+use crate::canned::{SUPPORT, VARIANTS};
 use crate::grpc;
 use crate::upstream::Server;
 
@@ -48,6 +48,9 @@ pub struct Workload {
     pub connections: &'static [usize],
 }
 
+/// The workload that shows what each token column costs.
+pub const COLUMNS: &str = "columns 512 x 20";
+
 /// Ids of a short prompt.
 const SHORT_PROMPT: usize = 32;
 
@@ -80,6 +83,7 @@ impl Workload {
             whole("forward 512 x 20", Nested, TopLogprobs, 512, 20),
             Self { connections: &[1, 16, 64, 1024], ..whole("job flat 16 x 20", Flat, Entropy, 16, 20) },
             Self { connections: &[1, 16, 64, 256], ..whole("job flat 512 x 20", Flat, Entropy, 512, 20) },
+            whole(COLUMNS, Flat, Entropy, 512, 20),
             Self { prompt: 50_000, connections: &[1, 16], ..whole("long prompt", Flat, Entropy, 16, 20) },
             whole("job nested 512 x 20", Nested, Entropy, 512, 20),
             whole("job flat 512 x 128", Flat, Entropy, 512, 128),
@@ -170,13 +174,15 @@ impl Workload {
         if self.is_stream() {
             more += r#","stream":true"#;
         }
+        // a mask needs a finite support
+        let support = if self.name == COLUMNS { format!(r#","top_k":{SUPPORT}"#) } else { String::new() };
         let pace = match self.flow {
             Flow::Paced(pace) => format!(r#","custom_params":{{"pace_us":{}}}"#, pace.as_micros()),
             _ => String::new(),
         };
         let prompt: Vec<String> = (0..self.prompt).map(|at| (1000 + 37 * at % 150_000).to_string()).collect();
         format!(
-            r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":{},"temperature":1.0,"sampling_seed":{variant}{pace}}}{more}}}"#,
+            r#"{{"input_ids":[{}],"sampling_params":{{"max_new_tokens":{},"temperature":1.0,"sampling_seed":{variant}{support}{pace}}}{more}}}"#,
             prompt.join(","),
             self.tokens
         )
