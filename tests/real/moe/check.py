@@ -3,7 +3,8 @@
 
 check.py --data URL --control URL --direct URL --model FOLDER --other FOLDER
 
-Multi-turn paths with the prefix cache, n = 2, batches, streams, an abort, chats, and new weights on the path.
+Multi-turn paths with the prefix cache, n = 2, batches, streams, an abort, chats, and new weights between two turns, in a turn that is
+aborted and resumed, and in one that is retracted.
 """
 import argparse
 import base64
@@ -108,11 +109,14 @@ def paths(tap, routing):
 def samples(tap, routing):
     tap.generate("samples", [[5, 6, 7, 8], [900, 901]], sampling_params={"n": 2})
     check_rows(tap, "samples", routing, 4)
+    tap.generate("streams", [15, 16, 17, 18], sampling_params={"n": 2}, stream=True)
+    check_rows(tap, "streams", routing, 2)
 
 
 def aborted(tap, routing):
     prompt = [1000, 1001, 1002, 1003]
-    abort = threading.Timer(1.0, lambda: call(f"{tap.args.control}/abort_request", {"rid": "cut"}))
+    # on the data port it is the client's own, which is not resumed
+    abort = threading.Timer(1.0, lambda: call(f"{tap.args.data}/abort_request", {"rid": "cut"}))
     abort.start()
     events = tap.generate("abort", prompt, stream=True, rid="cut", sampling_params={"max_new_tokens": 1500})
     abort.join()
@@ -146,6 +150,44 @@ def chats(tap, routing):
     check_rows(tap, "plain", routing)
 
 
+def interrupted(tap, mode, session, model, ids):
+    """A stream during which a trainer pauses the engine in this mode, changes the weights to `model`, and continues. Returns its row."""
+    control = tap.args.control
+
+    def trainer():
+        call(f"{control}/pause_generation", {"mode": mode})
+        call(f"{control}/update_weights_from_disk", {"model_path": model, "weight_version": session, "flush_cache": True})
+        call(f"{control}/continue_generation", {})
+
+    pause = threading.Timer(1.0, trainer)
+    pause.start()
+    events = tap.generate(session, ids, stream=True, sampling_params={"max_new_tokens": 1500})
+    pause.join()
+    finish = events[-1]["meta_info"]["finish_reason"]
+    need(finish == {"type": "length", "length": 1500}, f"{session}: {finish}")
+    [row] = tap.rows(session)
+    need("crosses_versions" in row["flags"], f"{session}: {row['flags']}")
+    return row
+
+
+def resumed(tap, old, new, model):
+    row = interrupted(tap, "abort", "resumed", model, [80, 81, 82, 83])
+    found, spans = experts(row), row["policy"]
+    need(len(row["turns"]) == 1 and len(spans) == 2, f"resumed: {len(row['turns'])} turns, policy {spans}")
+    # the last token before the abort is processed by the continuation
+    known = spans[1]["start"] - 1
+    before, after = old.experts(row["token_ids"]), new.experts(row["token_ids"])
+    compare(found[:known], (before[0][:known], before[1][:known]), "resumed, earlier weights")
+    compare(found[known:], (after[0][known:], after[1][known:]), "resumed, later weights")
+    need("column_uncertain" not in row["flags"], f"resumed: {row['flags']}")
+    print(f"resumed: {known} tokens before the abort, {len(found) - known} after it")
+
+
+def retracted(tap, model):
+    row = interrupted(tap, "retract", "retracted", model, [90, 91, 92, 93])
+    need("column_uncertain" in row["flags"], f"retracted: {row['flags']}")
+
+
 def updated(tap, routing, other):
     ids = [70, 71, 72, 73, 74]
     tap.generate("update", ids)
@@ -173,6 +215,8 @@ def main():
     aborted(tap, routing)
     chats(tap, routing)
     updated(tap, routing, other)
+    resumed(tap, other, routing, args.model)
+    retracted(tap, args.other)
     metrics = call(f"{args.control}/metrics")
     need("tokentap_missing_columns_total{" not in metrics, "a turn lacks a column")
     print(f"{counts['rows']} rows compared with torch, {counts['ties']} layers within {TIE} of a tie, {time.time() - start:.0f} s")

@@ -28,7 +28,7 @@ one() { # one MODE
   [[ $1 == incremental ]] && flags+=(--incremental-streaming-output)
   [[ $1 == off ]] && flags=()
   MODEL=$work/moe-0 serve 0.5.23 "$engine" ${flags[@]+"${flags[@]}"} || return
-  front "http://127.0.0.1:$engine" "$data" "$control" --columns routed_experts || return
+  front "http://127.0.0.1:$engine" "$data" "$control" --columns routed_experts --on-abort resume || return
   "$tokentap" check --upstream "http://127.0.0.1:$engine" --columns routed_experts,sampling_mask,top_logprobs | grep column
   if [[ $1 == off ]]; then
     curl -sf "http://127.0.0.1:$data/sessions/s/generate" -H 'content-type: application/json' -o /dev/null \
