@@ -5,6 +5,7 @@ pub(crate) mod active;
 pub(crate) mod buffered;
 pub(crate) mod capture;
 pub mod context;
+pub(crate) mod continuation;
 pub(crate) mod enrich;
 pub(crate) mod entropy_lists;
 pub(crate) mod entropy_request;

@@ -19,9 +19,10 @@ use crate::engine::transport::sse::{self, SseDecoder};
 use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
+use crate::generation::continuation::{Reopened, reopen};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
-use crate::generation::resumption::{Joined, Reopened, Resumption};
+use crate::generation::resumption::{Joined, Resumption};
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -182,14 +183,15 @@ impl EventStream {
             self.resumption = Some(resumption);
             return Some(self.event(event));
         };
-        match resumption.join(json, &self.active) {
+        let metrics = &self.active.context().metrics;
+        match resumption.join(json, || self.active.is_interrupted(), metrics) {
             Joined::Object(json) => {
                 self.resumption = Some(resumption);
                 Some(self.event(json.map_or(event, sse::SseEvent::of_json)))
             }
             Joined::Aborted(object) => {
                 let aborted = object.json.map_or(event, sse::SseEvent::of_json);
-                match resumption.reopen(&mut self.active) {
+                match reopen(&resumption, &mut self.active) {
                     Some(reopened) => {
                         let has_new_tokens = object.has_new_tokens;
                         self.reopening = Some(Box::new(Reopening { reopened, aborted, has_new_tokens }));

@@ -13,6 +13,7 @@ use crate::engine::upstream::failed;
 use crate::error::Error;
 use crate::generation::active::ActiveGeneration;
 use crate::generation::buffered::{BufferedReply, collect};
+use crate::generation::continuation::complete;
 use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, Generation};
 use crate::generation::log_wait;
@@ -64,7 +65,7 @@ impl Generator {
             BufferedReply::All(body) => {
                 let body = match active.resumption().take() {
                     // on the heap, because few replies need it
-                    Some(resumption) => Box::pin(resumption.complete(body, &mut active, limit)).await,
+                    Some(resumption) => Box::pin(complete(*resumption, body, &mut active, limit)).await,
                     None => body,
                 };
                 self.measure_whole(head, body, active, reads).await
