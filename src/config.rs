@@ -102,13 +102,18 @@ impl Command {
         }
     }
 
-    /// The same as [`Self::config`], which names every command.
     fn config_mut(&mut self) -> Option<&mut Config> {
         match self {
             Self::Serve(config) | Self::Demo(config) => Some(config),
             Self::Check(check) => Some(&mut check.config),
             Self::Config(args) => Some(&mut args.config),
-            _ => None,
+            Self::Export(_)
+            | Self::Import(_)
+            | Self::Archive(_)
+            | Self::Top(_)
+            | Self::Score(_)
+            | Self::Show(_)
+            | Self::Entropy(_) => None,
         }
     }
 
