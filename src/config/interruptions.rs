@@ -24,7 +24,7 @@ pub struct InterruptionConfig {
     /// How long a new generation waits while a trainer has paused the engine through the control port; then it gets 503 with Retry-After. 0 sends it to the paused engine at once
     #[arg(long, env = "TOKENTAP_PAUSE_WAIT", value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub pause_wait: Duration,
-    /// What a client gets of a generation that the trainer aborted: pass (the engine's reply), retry (an error that clients retry: 503, 529 for Messages, an error event in a stream), resume (one reply: the generation is continued from its tokens under the new weights, at most 8 times, if that samples as without the abort; else as pass)
+    /// What a client gets of a generation that the trainer aborted: pass (the engine's reply), retry (an error that clients retry: 503, 529 for Messages, an error event in a stream), resume (one reply: after a pause or an update the generation is continued from its tokens, at most 8 times, if that samples as without the abort; else as pass)
     #[arg(long, env = "TOKENTAP_ON_ABORT", value_name = "WHAT", default_value = "pass")]
     pub on_abort: OnAbort,
 }

@@ -118,6 +118,8 @@ pub struct Preferred {
     pub top_k: Option<i64>,
     /// They include `custom_params`.
     pub custom_params: bool,
+    /// They include other parameters than those that act on each token alone.
+    pub count_tokens: bool,
 }
 
 /// The behaviour of the engine's own chat endpoint.

@@ -10,7 +10,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 use super::context::GenerationContext;
-use super::interruptions::InterruptionMark;
+use super::interruptions::{Interruption, InterruptionMark};
 use super::resumption::Resumption;
 use super::settings::AbortPolicy;
 use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
@@ -71,11 +71,11 @@ impl ActiveGeneration {
         !self.sent
     }
 
-    /// Whether an abort of it is a trainer's, not the client's own.
+    /// What a trainer may have aborted it with; `None` if an abort is the client's own or the engine's.
     #[must_use]
-    pub fn is_interrupted(&self) -> bool {
-        let has_call = |mark| self.context().interruptions.has_call_since(mark);
-        self.interruptions.is_some_and(has_call) && !self.capture.is_aborted_by_client()
+    pub fn interrupted_by(&self) -> Option<Interruption> {
+        let by = self.interruptions.and_then(|mark| self.context().interruptions.since(mark));
+        by.filter(|_| !self.capture.is_aborted_by_client())
     }
 
     /// Sets how it is continued after an abort.
@@ -88,9 +88,11 @@ impl ActiveGeneration {
         &mut self.resumption
     }
 
-    /// Records that the rest of it is about to be requested.
-    pub(super) fn begin_continuation(&mut self) {
+    /// Records that its rest is about to be requested with the id `rid`. The tokens from here on are sampled by the current policy.
+    pub(super) fn begin_continuation(&mut self, rid: &Arc<str>) {
         self.interruptions = Some(self.context().interruptions.mark());
+        self.capture.continue_as(rid);
+        self.capture.mark_epoch(0);
         self.sent = true;
     }
 
@@ -99,7 +101,7 @@ impl ActiveGeneration {
     pub fn interruption(&self) -> Option<Error> {
         let context = self.context();
         let retries = context.settings.on_abort == AbortPolicy::Retry;
-        if !retries || !self.capture.observed().is_aborted || !self.is_interrupted() {
+        if !retries || !self.capture.observed().is_aborted || self.interrupted_by().is_none() {
             return None;
         }
         context.metrics.interrupted.with_label_values(&["retry"]).inc();

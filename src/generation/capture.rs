@@ -233,6 +233,20 @@ impl Capture {
         self.observed.finished >= (prompts * self.plan.n) as u64
     }
 
+    /// Registers the id under which the engine continues the request.
+    pub fn continue_as(&mut self, rid: &Arc<str>) {
+        if let Some(flight) = &mut self.flight {
+            flight.continue_as(rid);
+        }
+    }
+
+    /// Records that the current policy has sampled `new` tokens, which a later object of the reply lists.
+    pub fn mark_epoch(&mut self, new: usize) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.mark_epoch(new);
+        }
+    }
+
     /// Whether a client has aborted one of its ids.
     #[must_use]
     pub fn is_aborted_by_client(&self) -> bool {

@@ -25,6 +25,8 @@ struct LiveId {
     requests: usize,
     /// A client has aborted it.
     is_aborted: bool,
+    /// The id under which the engine continues the request.
+    continued_as: Option<Arc<str>>,
 }
 
 /// Length of an engine's own ids, which are lower-case hexadecimal. An id of this length is not a prefix of another.
@@ -62,13 +64,14 @@ impl InFlightIds {
         self.with(|ids| ids.contains_key(rid))
     }
 
-    /// Records that a client aborts a running request.
-    pub fn mark_aborted(&self, rid: &str) {
+    /// Records that a client aborts a running request. Returns the id that the engine has for it now; `None` if it is not running.
+    #[must_use]
+    pub fn mark_aborted(&self, rid: &str) -> Option<Arc<str>> {
         self.with(|ids| {
-            if let Some(live) = ids.get_mut(rid) {
-                live.is_aborted = true;
-            }
-        });
+            let live = ids.get_mut(rid)?;
+            live.is_aborted = true;
+            Some(live.continued_as.clone().unwrap_or_else(|| rid.into()))
+        })
     }
 
     /// Counts a generation with an unknown id that the client may have chosen.
@@ -175,6 +178,18 @@ impl InFlight {
         }
     }
 
+    /// Registers the id under which the engine continues this request. Aborts of its other ids go to it.
+    pub fn continue_as(&mut self, rid: &Arc<str>) {
+        self.add(Arc::clone(rid));
+        self.all.with(|ids| {
+            for known in self.ids.iter().filter(|known| *known != rid) {
+                if let Some(live) = ids.get_mut(known) {
+                    live.continued_as = Some(Arc::clone(rid));
+                }
+            }
+        });
+    }
+
     /// Counts the request's unknown ids: the client's if `named`, otherwise the engine's.
     pub fn add_unknown_rids(&mut self, named: bool) {
         self.unnamed = Some(if named { self.all.unnamed() } else { self.all.random() });
@@ -236,11 +251,26 @@ mod tests {
     }
 
     #[test]
+    fn abort_of_a_continued_request_goes_to_its_last_id() {
+        let flights = InFlightIds::default();
+        let mut flight = flights.start(["a".into()]);
+        for rid in ["b", "c"] {
+            flight.continue_as(&rid.into());
+        }
+        for rid in ["a", "b", "c"] {
+            assert_eq!(flights.mark_aborted(rid).as_deref(), Some("c"), "{rid}");
+        }
+        assert_eq!(flight.ids().len(), 3);
+        drop(flight);
+        assert!(!flights.is_live("a") && !flights.is_live("c"));
+    }
+
+    #[test]
     fn abort_of_a_client_is_known_until_the_request_ends() {
         let flights = InFlightIds::default();
         let (one, other) = (flights.start(["a".into()]), flights.start(["b".into()]));
-        flights.mark_aborted("a");
-        flights.mark_aborted("unknown");
+        assert_eq!(flights.mark_aborted("a").as_deref(), Some("a"));
+        assert_eq!(flights.mark_aborted("unknown"), None);
         assert!(one.is_aborted_by_client() && !other.is_aborted_by_client());
         drop(one);
         assert!(!flights.start(["a".into()]).is_aborted_by_client(), "a later request with the same id");

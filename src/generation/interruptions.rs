@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::engine::sglang::abort;
+use crate::engine::sglang::routes::Route;
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::session::Policy;
@@ -20,42 +22,92 @@ pub struct Interruptions {
     draining: watch::Sender<bool>,
 }
 
+/// Calls by kind: those that only abort, and all others.
 #[derive(Debug, Clone, Copy, Default)]
 struct Calls {
+    aborts: CallCount,
+    pauses: CallCount,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct CallCount {
     begun: u64,
     running: u64,
 }
 
+impl CallCount {
+    /// The calls that have ended: those that run may abort a generation yet.
+    fn ended(self) -> u64 {
+        self.begun - self.running
+    }
+}
+
+impl Calls {
+    fn of(&mut self, kind: Interruption) -> &mut CallCount {
+        match kind {
+            Interruption::Abort => &mut self.aborts,
+            Interruption::Pause => &mut self.pauses,
+        }
+    }
+}
+
+/// How a trainer may abort a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// A call that only aborts.
+    Abort,
+    /// A call that pauses the engine or changes its weights, which aborts generations by the way.
+    Pause,
+}
+
+impl Interruption {
+    /// How a call of this route may abort generations; `None` if it does not.
+    #[must_use]
+    pub(crate) fn of(route: Route) -> Option<Self> {
+        if route.pauses_generation() || route.weight_change().is_some() {
+            return Some(Self::Pause);
+        }
+        (route.endpoint == abort::PATH).then_some(Self::Abort)
+    }
+}
+
 /// The interruptions before a generation was sent.
 #[derive(Debug, Clone, Copy)]
-pub struct InterruptionMark(u64);
+pub struct InterruptionMark {
+    aborts: u64,
+    pauses: u64,
+}
 
 /// A call that may abort generations, while it runs.
 #[derive(Debug)]
-pub struct InterruptingCall(Interruptions);
+pub struct InterruptingCall(Interruptions, Interruption);
 
 impl Interruptions {
     /// Begins a call that may abort generations; it ends when the result is dropped.
     #[must_use]
-    pub fn begin_call(&self) -> InterruptingCall {
+    pub fn begin_call(&self, kind: Interruption) -> InterruptingCall {
         let mut calls = self.calls.lock();
-        calls.begun += 1;
-        calls.running += 1;
-        InterruptingCall(self.clone())
+        let count = calls.of(kind);
+        count.begun += 1;
+        count.running += 1;
+        InterruptingCall(self.clone(), kind)
     }
 
     /// The interruptions so far.
     #[must_use]
     pub fn mark(&self) -> InterruptionMark {
-        let Calls { begun, running } = *self.calls.lock();
-        // those that run may abort the generation yet
-        InterruptionMark(begun - running)
+        let Calls { aborts, pauses } = *self.calls.lock();
+        InterruptionMark { aborts: aborts.ended(), pauses: pauses.ended() }
     }
 
-    /// Whether a call since `mark` may have aborted a generation.
+    /// What may have aborted a generation since `mark`: a pause, if both may have.
     #[must_use]
-    pub fn has_call_since(&self, mark: InterruptionMark) -> bool {
-        self.calls.lock().begun > mark.0
+    pub fn since(&self, mark: InterruptionMark) -> Option<Interruption> {
+        let Calls { aborts, pauses } = *self.calls.lock();
+        if pauses.begun > mark.pauses {
+            return Some(Interruption::Pause);
+        }
+        (aborts.begun > mark.aborts).then_some(Interruption::Abort)
     }
 
     /// Ends the waits of generations: tokentap ends.
@@ -95,7 +147,7 @@ impl Interruptions {
 
 impl Drop for InterruptingCall {
     fn drop(&mut self) {
-        self.0.calls.lock().running -= 1;
+        self.0.calls.lock().of(self.1).running -= 1;
     }
 }
 
@@ -129,17 +181,20 @@ mod tests {
 
     #[test]
     fn call_that_runs_or_begins_later_may_have_aborted_a_generation() {
+        for kind in [Interruption::Abort, Interruption::Pause] {
+            let interruptions = Interruptions::default();
+            let before = interruptions.mark();
+            assert_eq!(interruptions.since(before), None);
+            let call = interruptions.begin_call(kind);
+            let during = interruptions.mark();
+            assert_eq!([before, during].map(|mark| interruptions.since(mark)), [Some(kind); 2]);
+            drop(call);
+            assert_eq!(interruptions.since(during), Some(kind), "its abort may come late");
+            assert_eq!(interruptions.since(interruptions.mark()), None, "it has ended before");
+        }
         let interruptions = Interruptions::default();
         let before = interruptions.mark();
-        assert!(!interruptions.has_call_since(before));
-        let call = interruptions.begin_call();
-        let during = interruptions.mark();
-        assert!(interruptions.has_call_since(before) && interruptions.has_call_since(during));
-        drop(call);
-        assert!(
-            interruptions.has_call_since(before) && interruptions.has_call_since(during),
-            "its abort may come late"
-        );
-        assert!(!interruptions.has_call_since(interruptions.mark()), "it has ended before");
+        let _calls = [Interruption::Pause, Interruption::Abort].map(|kind| interruptions.begin_call(kind));
+        assert_eq!(interruptions.since(before), Some(Interruption::Pause), "either may have");
     }
 }

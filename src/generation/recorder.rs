@@ -166,6 +166,16 @@ impl Recorder {
         std::mem::take(&mut self.missing_columns)
     }
 
+    /// Records that the current policy has sampled `new` tokens of the first sequence, which a later object lists.
+    pub fn mark_epoch(&mut self, new: usize) {
+        let epochs = self.context.policy.sampled_epochs();
+        if self.turns.is_empty() {
+            self.turns.push(TurnBuilder::default());
+        }
+        self.turns[0].mark_epochs(epochs, new);
+        self.turns[0].marked += new;
+    }
+
     /// Records an object of the reply.
     pub fn record(&mut self, output: CapturedOutput<'_>) {
         if self.turns.len() <= output.index {
@@ -187,7 +197,8 @@ impl Recorder {
         if output.step.new > 0 && output.chunk.finish.is_none() {
             turn.first_ms.get_or_insert(elapsed);
         }
-        turn.mark_epochs(epochs, output.step.new);
+        let marked = std::mem::take(&mut turn.marked);
+        turn.mark_epochs(epochs, output.step.new.saturating_sub(marked));
         turn.add_members(&output, self.context.top_k);
         if turn.rid.is_none() {
             turn.rid = output.chunk.rid.as_deref().map(Into::into);

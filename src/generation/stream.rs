@@ -12,17 +12,17 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
 use crate::engine::reason::Reason;
-use crate::engine::sglang::resume::without_finish;
+use crate::engine::sglang::resume::{ResumeObstacle, without_finish};
 use crate::engine::transport::client::ReplyBody;
 use crate::engine::transport::reply_body::ReplyError;
 use crate::engine::transport::sse::{self, SseDecoder};
 use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
-use crate::generation::continuation::{Reopened, reopen};
+use crate::generation::continuation::StreamContinuation;
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
-use crate::generation::resumption::{Joined, Resumption};
+use crate::generation::resumption::{JoinOutcome, Resumption, count_passed};
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -49,14 +49,15 @@ pub struct EventStream {
     failed: Option<ReplyError>,
     /// How the generation is continued after an abort; `None` if it is not.
     resumption: Option<Box<Resumption>>,
-    /// The wait for the rest of an aborted generation.
-    reopening: Option<Box<Reopening>>,
+    /// The rest of an aborted generation, until its first object.
+    pending: Option<Box<PendingRest>>,
 }
 
-/// The rest of an aborted generation was requested.
-struct Reopening {
-    reopened: Reopened,
-    /// The event of the abort.
+/// The rest of an aborted generation is on its way.
+struct PendingRest {
+    /// The request for it; `None` once its reply has begun.
+    continuation: Option<StreamContinuation>,
+    /// The event of the abort, which the client gets without its finish reason once the rest has begun, or unchanged if it does not.
     aborted: sse::SseEvent,
     /// It has tokens that earlier events do not have.
     has_new_tokens: bool,
@@ -101,7 +102,7 @@ impl EventStream {
             durability: None,
             failed: None,
             resumption,
-            reopening: None,
+            pending: None,
         }
     }
 
@@ -130,8 +131,8 @@ impl EventStream {
             if let Some(error) = self.failed.take() {
                 return Poll::Ready(Some(Err(error.into())));
             }
-            if self.reopening.is_some() {
-                let event = ready!(self.poll_reopened(cx));
+            if self.pending.as_ref().is_some_and(|pending| pending.continuation.is_some()) {
+                let event = ready!(self.poll_continuation(cx));
                 self.held.extend(event);
                 self.durability = self.active.durability_wait();
                 continue;
@@ -140,8 +141,8 @@ impl EventStream {
                 State::Ended => return Poll::Ready(None),
                 State::Reading => match ready!(self.poll_decoded(cx)).or_else(|| self.check_size()) {
                     Some(event) => Some(event),
-                    // the rest of an aborted reply is its end mark
-                    None if self.reopening.is_some() => continue,
+                    // what follows the abort is its end mark
+                    None if self.pending.as_ref().is_some_and(|pending| pending.continuation.is_some()) => continue,
                     None => ready!(self.poll_upstream(cx)),
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
@@ -181,29 +182,52 @@ impl EventStream {
         let Some(mut resumption) = self.resumption.take() else { return Some(self.event(event)) };
         let Some(json) = event.data().filter(|json| json.first() == Some(&b'{')) else {
             self.resumption = Some(resumption);
+            let aborted = if event.is_done() { self.give_up_rest() } else { None };
+            self.held.extend(aborted);
             return Some(self.event(event));
         };
-        let metrics = &self.active.context().metrics;
-        match resumption.join(json, || self.active.is_interrupted(), metrics) {
-            Joined::Object(json) => {
+        let outcome = resumption.join(json, || self.active.interrupted_by(), self.active.context());
+        match outcome {
+            JoinOutcome::Object(json) => {
                 self.resumption = Some(resumption);
+                let begun = self.begin_rest();
+                self.held.extend(begun);
                 Some(self.event(json.map_or(event, sse::SseEvent::of_json)))
             }
-            Joined::Aborted(object) => {
+            JoinOutcome::Aborted(object, continuation) => {
+                let begun = self.begin_rest();
+                self.held.extend(begun);
+                self.active.capture_mut().mark_epoch(object.new_tokens);
                 let aborted = object.json.map_or(event, sse::SseEvent::of_json);
-                match reopen(&resumption, &mut self.active) {
-                    Some(reopened) => {
-                        let has_new_tokens = object.has_new_tokens;
-                        self.reopening = Some(Box::new(Reopening { reopened, aborted, has_new_tokens }));
-                        self.resumption = Some(resumption);
-                        None
-                    }
-                    None => Some(self.event(aborted)),
-                }
+                let continuation = Some(StreamContinuation::new(&resumption, continuation, &self.active));
+                let has_new_tokens = object.new_tokens > 0;
+                self.pending = Some(Box::new(PendingRest { continuation, aborted, has_new_tokens }));
+                self.resumption = Some(resumption);
+                None
             }
-            Joined::Unreadable if resumption.has_continued() => Some(self.refuse_unjoined()),
-            Joined::Unreadable => Some(self.event(event)),
+            // the engine refuses the continuation within the stream: the client has the event of the abort instead
+            JoinOutcome::Error if self.pending.is_some() => {
+                count_passed(&self.active.context().metrics, ResumeObstacle::Refused);
+                self.give_up_rest()
+            }
+            JoinOutcome::Unreadable if self.pending.is_some() => self.give_up_rest(),
+            JoinOutcome::Unreadable if resumption.has_continued() => Some(self.refuse_unjoined()),
+            JoinOutcome::Error | JoinOutcome::Unreadable => Some(self.event(event)),
         }
+    }
+
+    /// The event of the abort without its finish reason, if it has new tokens: the rest has begun.
+    fn begin_rest(&mut self) -> Option<Arc<GenerationEvent>> {
+        let PendingRest { aborted, has_new_tokens, .. } = *self.pending.take()?;
+        let open = aborted.data().and_then(|json| without_finish(json).ok());
+        open.filter(|_| has_new_tokens).map(|open| self.event(sse::SseEvent::of_json(open)))
+    }
+
+    /// The event of the abort: there is no rest.
+    fn give_up_rest(&mut self) -> Option<Arc<GenerationEvent>> {
+        let PendingRest { aborted, .. } = *self.pending.take()?;
+        self.resumption = None;
+        Some(self.event(aborted))
     }
 
     /// Ends the stream with an error: what follows belongs after tokens that the client has, but cannot be joined to them.
@@ -212,23 +236,19 @@ impl EventStream {
         self.refuse_with(Error::Upstream { message })
     }
 
-    /// Waits for the rest of an aborted generation, and replaces the upstream reply with it. Returns the event of the abort without its finish
-    /// reason, if it has new tokens, or as it is, if the engine does not continue.
-    fn poll_reopened(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
-        let Some(reopening) = &mut self.reopening else { return Poll::Ready(None) };
-        let body = ready!(reopening.reopened.as_mut().poll(cx));
-        let Some(reopening) = self.reopening.take() else { return Poll::Ready(None) };
-        let Reopening { aborted, has_new_tokens, .. } = *reopening;
-        let open = aborted.data().and_then(|json| without_finish(json).ok());
-        let (Some(body), Some(open)) = (body, open) else {
-            self.resumption = None;
-            return Poll::Ready(Some(self.event(aborted)));
-        };
+    /// Waits for the head of the rest, and replaces the upstream reply with it. Returns the event of the abort if there is no rest.
+    fn poll_continuation(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
+        let pending = self.pending.as_mut().and_then(|pending| pending.continuation.as_mut());
+        let Some(continuation) = pending else { return Poll::Ready(None) };
+        let body = ready!(continuation.poll(cx, &mut self.active));
+        let begun =
+            self.resumption.as_mut().filter(|_| body.is_some()).is_some_and(|resumption| resumption.begin_attempt());
+        let (Some(body), true) = (body, begun) else { return Poll::Ready(self.give_up_rest()) };
         (self.upstream, self.decoder) = (body, SseDecoder::default());
-        if self.resumption.as_mut().is_some_and(|resumption| !resumption.begin_continuation()) {
-            return Poll::Ready(Some(self.refuse_unjoined()));
+        if let Some(pending) = &mut self.pending {
+            pending.continuation = None;
         }
-        Poll::Ready(has_new_tokens.then(|| self.event(sse::SseEvent::of_json(open))))
+        Poll::Ready(None)
     }
 
     /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
@@ -239,12 +259,20 @@ impl EventStream {
             Some(Ok(())) => None,
             Some(Err(error)) => {
                 self.active.context().metrics.upstream_errors.with_label_values(&["reset"]).inc();
+                if let Some(aborted) = self.give_up_rest() {
+                    self.end();
+                    return Poll::Ready(Some(aborted));
+                }
                 let rest = if self.active.capture().is_chat() { self.decoder.take_rest() } else { Bytes::new() };
                 self.end();
                 self.failed = Some(error);
                 unparsed(rest, UnparsedReason::NoData)
             }
             None => {
+                if let Some(aborted) = self.give_up_rest() {
+                    self.end();
+                    return Poll::Ready(Some(aborted));
+                }
                 let rest = self.decoder.take_rest();
                 if !sse::is_empty(&rest) {
                     self.active.capture_mut().incomplete();

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 
 use crate::engine::sglang::routes::{self, Route, RouteKind};
 use crate::error::Error;
+use crate::generation::interruptions::Interruption;
 use crate::serve::body::Body;
 use crate::serve::control_route::{self, PROBES};
 use crate::serve::data::forward::forward;
@@ -74,7 +75,7 @@ async fn route(proxy: &Arc<Proxy>, route: Route, mut request: Request<Incoming>)
         }
         // the aborts of agents come through the data port
         let interruptions = &proxy.generator.context.interruptions;
-        let _call = route.aborts_generations().then(|| interruptions.begin_call());
+        let _call = Interruption::of(route).map(|kind| interruptions.begin_call(kind));
         return forward(proxy, route, request, None).await.unwrap_or_else(Error::into_response);
     }
     if let Some(control) = control_route::of(route) {

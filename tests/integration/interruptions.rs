@@ -9,6 +9,7 @@ use tokentap::demo::experts::ExpertRouter;
 use tokentap::demo::{EngineOptions, Streaming};
 use tokentap::serve::connection::Phase;
 
+use crate::chat::Chat;
 use crate::crash::trainers::post_control;
 use crate::support::client::{Answer, Connection, get, post, written};
 use crate::support::demo::Demo;
@@ -21,7 +22,8 @@ async fn slow(streaming: Streaming, flags: &[&str]) -> Demo {
 }
 
 fn body(rid: &str, stream: bool) -> Value {
-    let sampling = json!({"max_new_tokens": 300, "ignore_eos": true});
+    // greedy: a sampled token could end within a character
+    let sampling = json!({"max_new_tokens": 300, "ignore_eos": true, "temperature": 0});
     json!({"input_ids": [5, 6, 7], "rid": rid, "stream": stream, "sampling_params": sampling})
 }
 
@@ -162,19 +164,19 @@ async fn abort_of_a_client_or_of_the_engine_is_passed() {
 /// Aborts all requests of the engine a few times while a call runs, and once changes the weights. Returns the reply.
 async fn interrupted(demo: &Demo, running: tokio::task::JoinHandle<Answer>, times: usize) -> Answer {
     for time in 0..times {
-        abort_all(demo, time == 0).await;
+        let update = json!({"model_path": "m", "weight_version": "v1"});
+        abort_all(demo, Some(&update).filter(|_| time == 0)).await;
     }
     soon("a reply", running).await.unwrap()
 }
 
-/// Aborts all requests of the engine after a few more tokens.
-async fn abort_all(demo: &Demo, changes_weights: bool) {
+/// Pauses the engine after a few more tokens, which aborts its requests, changes the weights with this update, and continues.
+async fn abort_all(demo: &Demo, update: Option<&Value>) {
     let control = demo.proxy.control;
     wait_for_tokens(demo, tokens_of_the_engine(demo) + 7).await;
     post_control(control, "/pause_generation", &json!({"mode": "abort"})).await;
-    if changes_weights {
-        let update = json!({"model_path": "m", "weight_version": "v1"});
-        post_control(control, "/update_weights_from_disk", &update).await;
+    if let Some(update) = update {
+        post_control(control, "/update_weights_from_disk", update).await;
     }
     post_control(control, "/continue_generation", &json!({})).await;
 }
@@ -223,8 +225,7 @@ async fn aborted_generation_is_continued_as_one_reply_and_one_turn() {
         let options = EngineOptions { streaming, token_delay: delay, journal: true, ..EngineOptions::default() };
         let demo = Demo::start(options, &["--on-abort", "resume"]).await;
         let mut asked = body("mine", stream);
-        // greedy, so that no token ends within a character
-        asked["sampling_params"] = json!({"max_new_tokens": 120, "ignore_eos": true, "temperature": 0});
+        asked["sampling_params"]["max_new_tokens"] = json!(120);
         asked["return_logprob"] = json!(true);
         let running = call(demo.proxy.data, "/sessions/s/generate", &asked);
         let answer = interrupted(&demo, running, 3).await;
@@ -320,7 +321,7 @@ async fn client_aborts_the_attempt_that_runs() {
             EngineOptions { token_delay: Some(Duration::from_millis(4)), journal: true, ..EngineOptions::default() };
         let demo = Demo::start(options, &["--on-abort", "resume"]).await;
         let running = call(demo.proxy.data, "/sessions/s/generate", &body("own", stream));
-        abort_all(&demo, false).await;
+        abort_all(&demo, None).await;
         wait_for_tokens(&demo, tokens_of_the_engine(&demo) + 7).await;
         assert_eq!(post(demo.proxy.data, "/abort_request", br#"{"rid": "own"}"#).await.status, 200);
         let answer = soon("a reply", running).await.unwrap();
@@ -336,33 +337,41 @@ async fn client_aborts_the_attempt_that_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chats_and_completions_are_continued() {
-    let delay = Some(Duration::from_millis(3));
-    let options = EngineOptions { token_delay: delay, journal: true, ..EngineOptions::default() };
-    let demo = Demo::start(options, &["--on-abort", "resume"]).await;
-    for stream in [false, true] {
-        let session = format!("s-{stream}");
-        let body = json!({"model": "m", "prompt": [5, 6, 7], "max_tokens": 100, "ignore_eos": true, "temperature": 0, "stream": stream,
-            "stream_options": {"include_usage": true}});
-        let running = call(demo.proxy.data, &format!("/sessions/{session}/v1/completions"), &body);
-        let answer = interrupted(&demo, running, 2).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let events = if stream { answer.events() } else { vec![answer.json()] };
-        let finishes: Vec<&Value> = events
-            .iter()
-            .flat_map(|event| event["choices"].as_array().unwrap())
-            .map(|choice| &choice["finish_reason"])
-            .collect();
-        assert_eq!(finishes.iter().filter(|finish| !finish.is_null()).collect::<Vec<_>>(), [&&json!("length")]);
-        let usage = &events.last().unwrap()["usage"];
-        assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(3), &json!(100)));
-        let (_, row) = only_turn(&demo, &session).await;
-        assert_eq!(sampled(&row).len(), 100);
+    let options = EngineOptions { token_delay: Some(Duration::from_millis(3)), ..EngineOptions::default() };
+    let demo = Chat::with(options, &["--on-abort", "resume"]).await.demo;
+    let messages = json!([{"role": "user", "content": "How far does the light go?"}]);
+    for (path, asked) in
+        [("completions", json!({"prompt": [5, 6, 7]})), ("chat/completions", json!({"messages": messages}))]
+    {
+        for stream in [false, true] {
+            let session = format!("{}-{stream}", path.len());
+            let mut body = json!({"model": "m", "max_tokens": 60, "ignore_eos": true, "temperature": 0, "stream": stream,
+                "stream_options": {"include_usage": true}});
+            body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+            let running = call(demo.proxy.data, &format!("/sessions/{session}/v1/{path}"), &body);
+            let answer = interrupted(&demo, running, 2).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let events = if stream { answer.events() } else { vec![answer.json()] };
+            let finishes: Vec<&Value> = events
+                .iter()
+                .flat_map(|event| event["choices"].as_array().unwrap())
+                .map(|choice| &choice["finish_reason"])
+                .collect();
+            assert_eq!(finishes.iter().filter(|finish| !finish.is_null()).collect::<Vec<_>>(), [&&json!("length")]);
+            let (_, row) = only_turn(&demo, &session).await;
+            let prompt = row["token_ids"].as_array().unwrap().len() - 60;
+            let usage = &events.last().unwrap()["usage"];
+            assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(prompt), &json!(60)), "{row}");
+            assert_eq!(sampled(&row).len(), 60);
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn generation_that_would_be_sampled_otherwise_is_passed_and_counted() {
-    let demo = slow(Streaming::Cumulative, &["--on-abort", "resume"]).await;
+    let delay = Some(Duration::from_millis(4));
+    let options = EngineOptions { token_delay: delay, journal: true, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--on-abort", "resume"]).await;
     let (data, control) = (demo.proxy.data, demo.proxy.control);
     for (stream, (name, value), reason) in [
         (false, ("sampling_seed", json!(7)), "seed"),
@@ -384,13 +393,63 @@ async fn generation_that_would_be_sampled_otherwise_is_passed_and_counted() {
     let answer = interrupt(data, "/abort_request", &own, call(data, "/generate", &body("own", true))).await;
     assert_eq!(answer.events().last().unwrap()["meta_info"]["finish_reason"]["type"], "abort");
     // aborts without an end
-    let answer = interrupt(
-        control,
-        "/abort_request",
-        &json!({"abort_all": true}),
-        call(data, "/generate", &body("many", false)),
-    )
-    .await;
+    let many = call(data, "/generate", &body("many", false));
+    for _ in 0..9 {
+        abort_all(&demo, None).await;
+    }
+    let answer = soon("a reply", many).await.unwrap();
     assert_eq!(answer.json()["meta_info"]["finish_reason"]["type"], "abort");
     assert!(has_metric(&demo, "tokentap_resume_obstacles_total{reason=\"attempts\"} 1").await);
+    // an abort without a pause
+    let all = json!({"abort_all": true});
+    let answer = interrupt(control, "/abort_request", &all, call(data, "/generate", &body("bare", false))).await;
+    assert_eq!(answer.json()["meta_info"]["finish_reason"]["type"], "abort");
+    assert!(has_metric(&demo, "tokentap_resume_obstacles_total{reason=\"no_pause\"} 1").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn continued_reply_has_a_span_of_each_policy_without_labels() {
+    let options =
+        EngineOptions { token_delay: Some(Duration::from_millis(3)), journal: true, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--on-abort", "resume"]).await;
+    for stream in [false, true] {
+        let session = format!("s-{stream}");
+        let mut asked = body("mine", stream);
+        asked["sampling_params"]["max_new_tokens"] = json!(60);
+        let running = call(demo.proxy.data, &format!("/sessions/{session}/generate"), &asked);
+        abort_all(&demo, Some(&json!({"model_path": "m"}))).await;
+        assert_eq!(soon("a reply", running).await.unwrap().status, 200);
+        let (_, row) = only_turn(&demo, &session).await;
+        let attempts = demo.engine.journal();
+        let first = &attempts[attempts.len() - 2];
+        let seam = 3 + first.sampled.len();
+        let spans: Vec<(Value, Value, bool)> = row["policy"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|span| (span["start"].clone(), span["end"].clone(), span["until"].is_null()))
+            .collect();
+        assert_eq!(spans, [(json!(3), json!(seam), true), (json!(seam), json!(63), true)], "{row}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn continuation_waits_for_the_end_of_the_pause() {
+    let options =
+        EngineOptions { token_delay: Some(Duration::from_millis(3)), journal: true, ..EngineOptions::default() };
+    let demo = Demo::start(options, &["--on-abort", "resume"]).await;
+    let control = demo.proxy.control;
+    for stream in [false, true] {
+        let running = call(demo.proxy.data, "/generate", &body("own", stream));
+        wait_for_tokens(&demo, tokens_of_the_engine(&demo) + 7).await;
+        post_control(control, "/pause_generation", &json!({"mode": "abort"})).await;
+        wait_for_metric(&demo, "tokentap_pause_waiting 1").await;
+        let attempts = demo.engine.journal().len();
+        assert_eq!(post(demo.proxy.data, "/abort_request", br#"{"rid": "own"}"#).await.status, 200);
+        post_control(control, "/continue_generation", &json!({})).await;
+        let answer = soon("a reply", running).await.unwrap();
+        let last = if stream { answer.events().pop().unwrap() } else { answer.json() };
+        assert_eq!(last["meta_info"]["finish_reason"]["type"], "abort", "the client's own abort ends it: {last}");
+        assert_eq!(demo.engine.journal().len(), attempts, "nothing is requested for a client that has aborted");
+    }
 }

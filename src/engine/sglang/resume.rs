@@ -9,8 +9,8 @@ mod request;
 use crate::engine::events::Chunk;
 use crate::json::{Cursor, Edit, Malformed, Object, Splice};
 use crate::named_enum::named_enum;
-use members::{Join, OF_REQUEST, OF_TOKENS, RID_AT, ROUTED_EXPERTS_AT};
-pub(crate) use request::ResumableRequest;
+use members::{Join, OF_PROMPT, OF_TOKENS, REASONING_AT, ROUTED_EXPERTS_AT};
+pub(crate) use request::{ResumableRequest, STATELESS};
 
 named_enum! {
     /// Why a generation is not continued.
@@ -27,7 +27,7 @@ named_enum! {
         MinNewTokens = "min_new_tokens",
         /// A stop string may span the end of what was sampled, or `stop_regex` is set.
         Stop = "stop",
-        /// `sampling_seed` draws each token by its position.
+        /// `sampling_seed`: who sets it expects the tokens of one generation.
         Seed = "seed",
         /// A custom logit processor may depend on the output, or `custom_params` are set.
         Processor = "processor",
@@ -41,6 +41,10 @@ named_enum! {
         Unreadable = "unreadable",
         /// The engine did not accept the continuation.
         Refused = "refused",
+        /// The trainer aborted it without a pause or new weights.
+        NoPause = "no_pause",
+        /// The pause did not end in time, or tokentap ends.
+        Paused = "paused",
     }
 }
 
@@ -49,7 +53,7 @@ const PROMPT: &str = "prompt_token_ids";
 
 /// The tokens of one attempt, or of all attempts before it.
 #[derive(Debug, Default)]
-struct Sampled {
+struct AttemptTokens {
     ids: Vec<u32>,
     /// The text as the content of a JSON string.
     text: Vec<u8>,
@@ -64,12 +68,22 @@ struct Sampled {
 pub(crate) struct JoinedObject {
     /// The object of the one reply; `None` if it is the engine's.
     pub json: Option<Vec<u8>>,
+    pub kind: ObjectKind,
+    /// Tokens that earlier objects do not have.
+    pub new_tokens: usize,
+}
+
+/// The kind of an object of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    /// Tokens, after which others may come.
+    Tokens,
     /// The engine aborted the generation because it was asked to.
-    pub is_aborted: bool,
-    /// It has tokens that earlier objects do not have.
-    pub has_new_tokens: bool,
-    /// It has a finish reason.
-    pub is_end: bool,
+    Aborted,
+    /// The engine ended the generation.
+    Ended,
+    /// An error of the engine.
+    Error,
 }
 
 /// Joins the replies of a request and its continuations.
@@ -79,11 +93,17 @@ pub(crate) struct JoinedReply {
     /// Objects repeat the tokens of earlier ones, as in a cumulative stream.
     repeats: bool,
     /// The tokens before the current attempt.
-    before: Sampled,
-    /// The tokens of the current attempt so far.
-    current: Sampled,
-    /// The members of [`OF_REQUEST`] in the first attempt.
-    of_request: [Option<Vec<u8>>; OF_REQUEST.len()],
+    before: AttemptTokens,
+    /// The tokens of the current attempt. While objects repeat earlier ones, those of the last object that was needed.
+    current: AttemptTokens,
+    /// The number of tokens of the current attempt so far.
+    count: usize,
+    /// The first sampled tokens that attempts with routed experts ended with.
+    with_experts: Option<usize>,
+    /// `id` of the first attempt.
+    id: Option<Vec<u8>>,
+    /// The members of [`OF_PROMPT`] in the first attempt.
+    of_prompt: [Option<Vec<u8>>; OF_PROMPT.len()],
     /// `prompt_token_ids` in the first attempt.
     prompt: Option<Vec<u8>>,
     attempts: u32,
@@ -91,9 +111,9 @@ pub(crate) struct JoinedReply {
 
 /// The object of the reply is not in SGLang's format, or its lists and counts disagree.
 #[derive(Debug)]
-pub(crate) struct Disjoint;
+pub(crate) struct JoinError;
 
-impl From<Malformed> for Disjoint {
+impl From<Malformed> for JoinError {
     fn from(_: Malformed) -> Self {
         Self
     }
@@ -105,9 +125,12 @@ impl JoinedReply {
         Self {
             request,
             repeats,
-            before: Sampled::default(),
-            current: Sampled::default(),
-            of_request: [const { None }; OF_REQUEST.len()],
+            before: AttemptTokens::default(),
+            current: AttemptTokens::default(),
+            count: 0,
+            with_experts: None,
+            id: None,
+            of_prompt: [const { None }; OF_PROMPT.len()],
             prompt: None,
             attempts: 1,
         }
@@ -122,24 +145,45 @@ impl JoinedReply {
     ///
     /// # Errors
     /// When it cannot be joined. No later object can be.
-    pub(crate) fn join(&mut self, json: &[u8]) -> Result<JoinedObject, Disjoint> {
+    pub(crate) fn join(&mut self, json: &[u8]) -> Result<JoinedObject, JoinError> {
         let mut cursor = Cursor::new(json);
         let chunk = Chunk::outline(&mut cursor)?;
         cursor.end()?;
         let Some(meta) = &chunk.meta else {
-            // an error of the engine
-            return Ok(JoinedObject { json: None, is_aborted: false, has_new_tokens: false, is_end: true });
+            return Ok(JoinedObject { json: None, kind: ObjectKind::Error, new_tokens: 0 });
         };
-        let finish = chunk.finish.as_ref();
-        let is_abort = finish.is_some_and(|finish| finish.kind == "abort");
-        let count = chunk.completion_tokens.and_then(|count| usize::try_from(count).ok()).ok_or(Disjoint)?;
-        let known = self.current.ids.len();
-        let new = count.checked_sub(known).ok_or(Disjoint)?;
-        self.take_ids(json, &chunk, new)?;
+        let kind = match &chunk.finish {
+            None => ObjectKind::Tokens,
+            Some(_) if is_requested_abort(&chunk) => ObjectKind::Aborted,
+            Some(_) => ObjectKind::Ended,
+        };
+        let count = chunk.completion_tokens.and_then(|count| usize::try_from(count).ok()).ok_or(JoinError)?;
+        let new_tokens = count.checked_sub(self.count).ok_or(JoinError)?;
+        // a later object repeats this one, and nothing of it is needed unless it is the last one
+        let is_needed = !self.repeats || self.attempts > 1 || kind == ObjectKind::Aborted;
+        if is_needed {
+            self.take_tokens(json, &chunk, meta, new_tokens)?;
+        }
+        self.count = count;
+        if self.attempts == 1 && is_needed {
+            self.take_prompt(json, &chunk, meta);
+        }
+        let json = if self.attempts == 1 { None } else { Some(self.rewrite(json, &chunk, meta)?) };
+        Ok(JoinedObject { json, kind, new_tokens })
+    }
+
+    /// Takes the tokens of an object, of which `new` are not in earlier ones, and what it says about them.
+    fn take_tokens(&mut self, json: &[u8], chunk: &Chunk, meta: &Object, new: usize) -> Result<(), JoinError> {
+        if self.repeats {
+            self.current.ids.clear();
+            self.take_ids(json, chunk, self.count + new)?;
+        } else {
+            self.take_ids(json, chunk, new)?;
+        }
         // an abort in the queue repeats what was sent
-        let repeats_all = !self.repeats && is_abort && new == 0;
-        if let Some(text) = chunk.object.get(json, "text").filter(|_| !repeats_all) {
-            let content = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).ok_or(Disjoint)?;
+        let is_repeated = !self.repeats && is_requested_abort(chunk) && new == 0;
+        if let Some(text) = chunk.object.get(json, "text").filter(|_| !is_repeated) {
+            let content = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).ok_or(JoinError)?;
             if self.repeats {
                 self.current.text.clear();
             }
@@ -154,55 +198,71 @@ impl JoinedReply {
         if !spans.is_empty() {
             self.current.spans = spans;
         }
-        if self.attempts == 1 {
-            for (name, value) in OF_REQUEST.iter().zip(&mut self.of_request) {
-                if let Some(found) = meta.get(json, name) {
-                    *value = Some(found.to_vec());
-                }
-            }
-            if let Some(found) = chunk.object.get(json, PROMPT) {
-                self.prompt = Some(found.to_vec());
-            }
-        }
-        let joined = if self.attempts == 1 { None } else { Some(self.rewrite(json, &chunk, meta)?) };
-        let is_aborted = is_requested_abort(&chunk);
-        Ok(JoinedObject { json: joined, is_aborted, has_new_tokens: new > 0, is_end: finish.is_some() })
+        Ok(())
     }
 
-    /// Whether an object ends a generation that the engine was asked to abort.
+    /// Takes what an object of the first attempt says about the request.
+    fn take_prompt(&mut self, json: &[u8], chunk: &Chunk, meta: &Object) {
+        let taken = |name: &str, value: &mut Option<Vec<u8>>| {
+            if let Some(found) = meta.get(json, name) {
+                *value = Some(found.to_vec());
+            }
+        };
+        OF_PROMPT.iter().zip(&mut self.of_prompt).for_each(|(name, value)| taken(name, value));
+        taken("id", &mut self.id);
+        if let Some(found) = chunk.object.get(json, PROMPT) {
+            self.prompt = Some(found.to_vec());
+        }
+    }
+
+    /// Whether a reply, or an object of it, ends a generation that the engine was asked to abort.
     pub(crate) fn is_requested_abort(json: &[u8]) -> bool {
-        Chunk::outline(&mut Cursor::new(json)).is_ok_and(|chunk| is_requested_abort(&chunk))
+        let mut cursor = Cursor::new(json);
+        let mut found = false;
+        let mut read = |cursor: &mut Cursor<'_>| {
+            found |= is_requested_abort(&Chunk::outline(cursor)?);
+            Ok(())
+        };
+        let read = if cursor.peek() == Some(b'[') { cursor.elements(read) } else { read(&mut cursor) };
+        read.is_ok() && found
     }
 
     /// Appends the `new` last ids of an object.
-    fn take_ids(&mut self, json: &[u8], chunk: &Chunk, new: usize) -> Result<(), Disjoint> {
+    fn take_ids(&mut self, json: &[u8], chunk: &Chunk, new: usize) -> Result<(), JoinError> {
         let Some(span) = chunk.output_ids.as_ref().filter(|_| new > 0) else {
-            return if new == 0 { Ok(()) } else { Err(Disjoint) };
+            return if new == 0 { Ok(()) } else { Err(JoinError) };
         };
-        let repeated = usize::from(chunk.repeats_last_id(json, self.current.ids.len()));
+        let repeated = usize::from(!self.repeats && chunk.repeats_last_id(json, self.count));
         let mut ids = Vec::with_capacity(new + repeated);
         Chunk::last_ids(json, span, new + repeated, &mut ids)?;
         ids.truncate(new);
         if ids.len() < new {
-            return Err(Disjoint);
+            return Err(JoinError);
         }
         self.current.ids.append(&mut ids);
         Ok(())
     }
 
     /// The object as one of the one reply.
-    fn rewrite(&self, json: &[u8], chunk: &Chunk, meta: &Object) -> Result<Vec<u8>, Disjoint> {
+    fn rewrite(&self, json: &[u8], chunk: &Chunk, meta: &Object) -> Result<Vec<u8>, JoinError> {
         let (before, current) = (&self.before, &self.current);
         let mut splice = Splice::default();
         let mut edit = Edit::new(json, meta);
-        for (name, value) in OF_REQUEST.iter().zip(&self.of_request) {
-            if let (Some(value), true) = (value, meta.get(json, name).is_some()) {
-                edit.set(name, value);
+        if let Some(id) = &self.id {
+            edit.set("id", id);
+        }
+        edit.set("prompt_tokens", self.request.prompt_len().to_string().as_bytes());
+        for (name, value) in OF_PROMPT.iter().zip(&self.of_prompt) {
+            match value {
+                Some(value) if meta.get(json, name).is_some() => edit.set(name, value),
+                // it describes the prompt with the tokens sampled before
+                None if !before.ids.is_empty() => edit.remove(|key| key.is(name)),
+                _ => {}
             }
         }
         let is_end = chunk.finish.is_some();
-        for (at, (name, join)) in OF_TOKENS.iter().enumerate() {
-            let joined = join.join(before.values[at].as_deref(), current.values[at].as_deref())?;
+        for (at, (name, _)) in OF_TOKENS.iter().enumerate() {
+            let joined = self.joined_value(at)?;
             if let Some(joined) = joined.filter(|_| is_end || at != ROUTED_EXPERTS_AT) {
                 edit.set(name, &joined);
             }
@@ -237,6 +297,19 @@ impl JoinedReply {
         Ok(splice.apply(json))
     }
 
+    /// The value of the member at `at` of [`OF_TOKENS`] for all attempts.
+    fn joined_value(&self, at: usize) -> Result<Option<Vec<u8>>, JoinError> {
+        let (before, current) = (self.before.values[at].as_deref(), self.current.values[at].as_deref());
+        if at == REASONING_AT && self.request.requires_reasoning && !self.before.ids.is_empty() {
+            let reasoning = before.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
+            // the reasoning has ended, but the engine counts from the beginning of its output until the output ends it
+            if reasoning.is_none_or(|reasoning| reasoning < self.before.ids.len()) {
+                return Ok(before.map(<[u8]>::to_vec));
+            }
+        }
+        OF_TOKENS[at].1.join(before, current)
+    }
+
     /// `weight_versions` of all attempts: those of the current one after the earlier tokens, equal neighbours as one.
     fn spans(&self) -> Vec<(Box<str>, u32, u32)> {
         let offset = u32::try_from(self.before.ids.len()).unwrap_or(u32::MAX);
@@ -252,7 +325,7 @@ impl JoinedReply {
     }
 
     /// The finish reason `length` with the `max_new_tokens` of the first request.
-    fn whole_length(&self, finish: &[u8]) -> Result<Vec<u8>, Disjoint> {
+    fn whole_length(&self, finish: &[u8]) -> Result<Vec<u8>, JoinError> {
         let object = Object::parse(finish)?;
         let length = object.get(finish, "length").and_then(|text| std::str::from_utf8(text).ok()?.parse::<u64>().ok());
         let Some(length) = length else { return Ok(finish.to_vec()) };
@@ -262,11 +335,12 @@ impl JoinedReply {
         Ok(splice.apply(finish))
     }
 
-    /// The request for the rest, with the id of the aborted one, by which the client may abort it.
+    /// The request for the rest, with the id `rid`. SGLang aborts the id of a stream again two seconds after its end, so a continuation
+    /// cannot have that of the aborted request.
     ///
     /// # Errors
     /// Why it would be sampled otherwise than the aborted one.
-    pub(crate) fn continuation(&self) -> Result<Vec<u8>, ResumeObstacle> {
+    pub(crate) fn continuation(&self, rid: &str) -> Result<Vec<u8>, ResumeObstacle> {
         let (before, current) = (&self.before, &self.current);
         let text = [b"\"", &before.text[..], &current.text, b"\""].concat();
         let text: String = serde_json::from_slice(&text).map_err(|_| ResumeObstacle::Unreadable)?;
@@ -276,25 +350,31 @@ impl JoinedReply {
         if self.request.stops.iter().any(|stop| may_span_end(&text, stop)) {
             return Err(ResumeObstacle::Stop);
         }
-        let rid = self.of_request[RID_AT].as_deref().ok_or(ResumeObstacle::Unreadable)?;
         let sampled: Vec<u32> = before.ids.iter().chain(&current.ids).copied().collect();
-        let has_experts = [before, current].iter().any(|sampled| sampled.values[ROUTED_EXPERTS_AT].is_some());
-        self.request.continued(&sampled, has_experts, rid)
+        self.request.continued(&sampled, self.with_experts(), rid)
+    }
+
+    /// The first sampled tokens that attempts with routed experts ended with, the current one included.
+    fn with_experts(&self) -> Option<usize> {
+        let has_experts = self.current.values[ROUTED_EXPERTS_AT].is_some();
+        if has_experts { Some(self.before.ids.len() + self.current.ids.len()) } else { self.with_experts }
     }
 
     /// Begins the reply to the continuation.
     ///
     /// # Errors
     /// When the values of the last attempt cannot be joined to those before.
-    pub(crate) fn begin_continuation(&mut self) -> Result<(), Disjoint> {
-        let spans = self.spans();
+    pub(crate) fn begin_continuation(&mut self) -> Result<(), JoinError> {
+        let (spans, with_experts) = (self.spans(), self.with_experts());
+        let mut values = [const { None }; OF_TOKENS.len()];
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = self.joined_value(at)?;
+        }
         let (before, current) = (&mut self.before, std::mem::take(&mut self.current));
-        before.spans = spans;
+        (before.spans, before.values) = (spans, values);
         before.ids.extend(current.ids);
         before.text.extend(current.text);
-        for (((_, join), earlier), later) in OF_TOKENS.iter().zip(&mut before.values).zip(&current.values) {
-            *earlier = join.join(earlier.as_deref(), later.as_deref())?;
-        }
+        (self.count, self.with_experts) = (0, with_experts);
         self.attempts += 1;
         Ok(())
     }
@@ -304,9 +384,9 @@ impl JoinedReply {
 ///
 /// # Errors
 /// When it is not an object of a reply.
-pub(crate) fn without_finish(json: &[u8]) -> Result<Vec<u8>, Disjoint> {
+pub(crate) fn without_finish(json: &[u8]) -> Result<Vec<u8>, JoinError> {
     let chunk = Chunk::outline(&mut Cursor::new(json))?;
-    let meta = chunk.meta.as_ref().ok_or(Disjoint)?;
+    let meta = chunk.meta.as_ref().ok_or(JoinError)?;
     let (mut splice, mut edit) = (Splice::default(), Edit::new(json, meta));
     edit.set("finish_reason", b"null");
     edit.finish(&mut splice);
@@ -417,16 +497,16 @@ mod tests {
                 let first = if repeats { 0 } else { start - attempt.before };
                 let sent = attempt.object(first, end - attempt.before, &finish);
                 let object = joined.join(sent.to_string().as_bytes()).unwrap();
-                prop_assert_eq!((object.is_aborted, object.has_new_tokens), (!is_last && *aborts, true));
+                prop_assert_eq!((object.kind == ObjectKind::Aborted, object.new_tokens), (!is_last && *aborts, *tokens));
                 let found = object.json.map_or(sent, |json| serde_json::from_slice(&json).unwrap());
                 let finish = if is_last { length(total) } else { finish };
                 let expected = whole.object(if repeats { 0 } else { start }, end, &finish);
                 prop_assert_eq!(&found, &expected);
-                if object.is_aborted {
+                if object.kind == ObjectKind::Aborted {
                     let open: Value = serde_json::from_slice(&without_finish(found.to_string().as_bytes()).unwrap()).unwrap();
                     prop_assert_eq!(&open["meta_info"]["finish_reason"], &Value::Null);
-                    let next: Value = serde_json::from_slice(&joined.continuation().unwrap()).unwrap();
-                    prop_assert_eq!(&next["rid"], "r");
+                    let next: Value = serde_json::from_slice(&joined.continuation("next").unwrap()).unwrap();
+                    prop_assert_eq!(&next["rid"], "next");
                     let ids: Vec<usize> = (1..=3).chain((0..end).map(|token| 100 + token)).collect();
                     prop_assert_eq!(&next["input_ids"], &json!(ids));
                     prop_assert_eq!(&next["sampling_params"]["max_new_tokens"], &json!(total - end));
@@ -448,12 +528,12 @@ mod tests {
         let mut echo = attempt.object(0, 4, &abort);
         echo["output_ids"] = json!([103]);
         let object = joined.join(echo.to_string().as_bytes()).unwrap();
-        assert_eq!((object.is_aborted, object.has_new_tokens), (true, false));
-        let next: Value = serde_json::from_slice(&joined.continuation().unwrap()).unwrap();
+        assert_eq!((object.kind, object.new_tokens), (ObjectKind::Aborted, 0));
+        let next: Value = serde_json::from_slice(&joined.continuation("next").unwrap()).unwrap();
         assert_eq!(next["input_ids"], json!([1, 2, 3, 100, 101, 102, 103]));
         let mut unsent = JoinedReply::new(resumable(&json!({})), true);
         let before = json!({"text": "", "meta_info": {"id": "r", "finish_reason": abort, "completion_tokens": 0}});
-        assert!(unsent.join(before.to_string().as_bytes()).unwrap().is_aborted);
+        assert_eq!(unsent.join(before.to_string().as_bytes()).unwrap().kind, ObjectKind::Aborted);
         unsent.begin_continuation().unwrap();
         let reply = attempt.object(0, 2, &json!({"type": "stop", "matched": 7}));
         let found: Value =
@@ -467,7 +547,7 @@ mod tests {
         let failure = json!({"type": "abort", "message": "out of memory", "status_code": 500});
         let mut joined = JoinedReply::new(resumable(&json!({})), true);
         let object = Attempt { before: 0, prompt: 3, is_flat: false }.object(0, 2, &failure);
-        assert!(!joined.join(object.to_string().as_bytes()).unwrap().is_aborted);
+        assert_eq!(joined.join(object.to_string().as_bytes()).unwrap().kind, ObjectKind::Ended);
     }
 
     #[test]
@@ -477,7 +557,7 @@ mod tests {
             let mut object = Attempt { before: 0, prompt: 3, is_flat: false }.object(0, 2, &json!({"type": "abort"}));
             object["text"] = json!(text);
             joined.join(object.to_string().as_bytes()).unwrap();
-            joined.continuation().err()
+            joined.continuation("next").err()
         };
         for text in ["a </", "<", "x </sto"] {
             assert_eq!(after(json!(["</stop>"]), text), Some(ResumeObstacle::Stop), "{text}");
@@ -499,6 +579,6 @@ mod tests {
         missing["output_ids"] = json!([100]);
         assert!(joined.join(missing.to_string().as_bytes()).is_err());
         assert!(joined.join(b"{\"meta_info\": {}}").is_err() && joined.join(b"[").is_err());
-        assert!(joined.join(b"{\"error\": {}}").unwrap().json.is_none());
+        assert_eq!(joined.join(b"{\"error\": {}}").unwrap().kind, ObjectKind::Error);
     }
 }

@@ -103,12 +103,6 @@ impl Route {
         self.endpoint == "/pause_generation"
     }
 
-    /// Whether a call of this route may abort running generations.
-    #[must_use]
-    pub(crate) fn aborts_generations(self) -> bool {
-        self.pauses_generation() || self.endpoint == super::abort::PATH || self.weight_change().is_some()
-    }
-
     /// Whether a call of this route continues generation.
     #[must_use]
     pub(crate) fn continues_generation(self) -> bool {

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use super::Generator;
 use crate::budget::Stopped;
-use crate::engine::capabilities::{Capabilities, StreamMode};
+use crate::engine::capabilities::{Capabilities, Product, StreamMode};
 use crate::engine::plan::{GuardLimits, Plan, PlanInputs};
 use crate::engine::sglang::guard;
 use crate::engine::sglang::request::GenerateRequest;
-use crate::engine::sglang::resume::ResumableRequest;
+use crate::engine::sglang::resume::{ResumableRequest, ResumeObstacle};
 use crate::engine::sglang::routes::{self, Route};
 use crate::engine::sglang::tokenize::TextPrompt;
 use crate::error::Error;
@@ -24,7 +24,7 @@ use crate::generation::resumption::Resumption;
 use crate::generation::retries::AttemptContext;
 use crate::generation::settings::{AbortPolicy, EntropyMode};
 use crate::long_work::{BodyLength, on_body};
-use crate::session::{self, Chat};
+use crate::session::{self, Chat, Policy};
 
 /// A request that is ready to be sent.
 pub(super) struct PlannedRequest {
@@ -90,7 +90,7 @@ impl Generator {
             }
         }
         let resumes = settings.on_abort == AbortPolicy::Resume;
-        let resumption = resumes.then(|| resumption(call, &generate, &plan, &upstream));
+        let resumption = resumes.then(|| resumption(call, &generate, &plan, &upstream, &self.policy));
         let capture = Capture::new(plan, flight, recorder, Arc::clone(&self.context), &upstream, now);
         let mut active = ActiveGeneration::new(capture, call.signals.authorization.clone());
         if let Some(resumption) = resumption {
@@ -204,12 +204,26 @@ impl Generator {
 }
 
 /// How a generation is continued if a trainer aborts it.
-fn resumption(call: &ClientCall, request: &GenerateRequest, plan: &Plan, upstream: &Capabilities) -> Resumption {
+fn resumption(
+    call: &ClientCall,
+    request: &GenerateRequest,
+    plan: &Plan,
+    upstream: &Capabilities,
+    policy: &Arc<Policy>,
+) -> Resumption {
+    let is_sglang = upstream.product.is_some_and(|traits| traits.product == Product::Sglang);
     let repeats = match upstream.streaming {
+        _ if !is_sglang => None,
         _ if request.stream != Some(true) => Some(true),
         Some(StreamMode::Cumulative) => Some(true),
         Some(StreamMode::Incremental) => Some(false),
         Some(StreamMode::IncrementalIds) | None => None,
     };
-    Resumption::new(ResumableRequest::try_new(request, plan.body.clone()), repeats, call.head.clone())
+    // the engine adds its defaults to each request
+    let counts_tokens = upstream.preferred.is_none_or(|preferred| preferred.count_tokens);
+    let resumable = match counts_tokens {
+        true => Err(ResumeObstacle::Member),
+        false => ResumableRequest::try_new(request, plan.body.clone()),
+    };
+    Resumption::new(resumable, repeats, call.head.clone(), Arc::clone(policy))
 }

@@ -29,6 +29,8 @@ pub(super) struct TurnBuilder {
     /// before all tokens.
     pub(super) repeated_ids: usize,
     pub(super) marks: SmallVec<[EpochMark; 1]>,
+    /// Tokens of `marks` that no object has listed yet.
+    pub(super) marked: usize,
     pub(super) first_ms: Option<u64>,
     pub(super) rid: Option<Box<str>>,
     pub(super) extras: BTreeMap<Box<str>, String>,

@@ -64,9 +64,9 @@ pub(crate) async fn handle_control(
             "SGLang aborts all requests whose ids begin with {rid:?}, and requests with unknown ids are running; use ids of 32 characters"
         )));
     }
-    flights.mark_aborted(&rid);
     // serialized again, so that the engine parses the same id
-    let body = Bytes::from(abort::body(&rid));
+    let current = flights.mark_aborted(&rid);
+    let body = Bytes::from(abort::body(current.as_deref().unwrap_or(&rid)));
     let mut headers = head.headers;
     headers::upstream(&mut headers);
     if proxy.config.keys.agent_token.is_some() {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, ProductTraits, StreamMode};
+use crate::engine::sglang::resume::STATELESS;
 use crate::engine::{sgl_jax, sglang};
 
 /// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
@@ -111,6 +112,7 @@ fn preferred(value: &Value) -> Option<Preferred> {
         temperature: members.get("temperature").and_then(Value::as_f64),
         top_k: members.get("top_k").and_then(Value::as_i64),
         custom_params: members.get("custom_params").is_some_and(|value| !value.is_null()),
+        count_tokens: members.iter().any(|(name, value)| !value.is_null() && !STATELESS.contains(&&**name)),
     })
 }
 

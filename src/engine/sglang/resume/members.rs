@@ -1,6 +1,6 @@
 //! How members of `meta_info` of two attempts become those of one reply.
 
-use super::Disjoint;
+use super::JoinError;
 
 /// How the values of two attempts are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,26 +40,30 @@ pub(super) const ROUTED_EXPERTS: &str = "routed_experts";
 /// The position of [`ROUTED_EXPERTS`] in [`OF_TOKENS`].
 pub(super) const ROUTED_EXPERTS_AT: usize = OF_TOKENS.len() - 1;
 
-/// Members that describe the prompt, or the request as a whole: those of the first attempt count.
-pub(super) const OF_REQUEST: [&str; 7] = [
-    "id",
-    "prompt_tokens",
+/// The position of `reasoning_tokens` in [`OF_TOKENS`].
+pub(super) const REASONING_AT: usize = OF_TOKENS.len() - 3;
+
+/// Members that describe the prompt: those of the first attempt count.
+pub(super) const OF_PROMPT: [&str; 11] = [
     "cached_tokens",
     "cached_tokens_details",
     "input_token_logprobs",
     "input_top_logprobs",
+    "input_top_logprobs_val_flat",
+    "input_top_logprobs_idx_flat",
+    "input_top_logprobs_val_flat_b64",
+    "input_top_logprobs_idx_flat_b64",
+    "input_top_logprobs_shape",
+    "input_top_logprobs_null_prefix",
     "input_token_ids_logprobs",
 ];
-
-/// The position of `id` in [`OF_REQUEST`].
-pub(super) const RID_AT: usize = 0;
 
 impl Join {
     /// The values of all attempts: the JSON texts of the earlier ones, and of the current one.
     ///
     /// # Errors
     /// When a value has another form.
-    pub(super) fn join(self, earlier: Option<&[u8]>, later: Option<&[u8]>) -> Result<Option<Vec<u8>>, Disjoint> {
+    pub(super) fn join(self, earlier: Option<&[u8]>, later: Option<&[u8]>) -> Result<Option<Vec<u8>>, JoinError> {
         let (Some(earlier), Some(later)) = (earlier, later) else {
             return Ok(earlier.or(later).map(<[u8]>::to_vec));
         };
@@ -78,14 +82,14 @@ impl Join {
                 let ([rows, columns], [more, later_columns]): ([u64; 2], [u64; 2]) = (parsed(earlier)?, parsed(later)?);
                 // an attempt without tokens has no columns
                 if rows > 0 && more > 0 && columns != later_columns {
-                    return Err(Disjoint);
+                    return Err(JoinError);
                 }
-                let rows = rows.checked_add(more).ok_or(Disjoint)?;
+                let rows = rows.checked_add(more).ok_or(JoinError)?;
                 format!("[{rows},{}]", columns.max(later_columns)).into_bytes()
             }
             Self::Sum => {
                 let (earlier, later): (u64, u64) = (parsed(earlier)?, parsed(later)?);
-                earlier.checked_add(later).ok_or(Disjoint)?.to_string().into_bytes()
+                earlier.checked_add(later).ok_or(JoinError)?.to_string().into_bytes()
             }
         };
         Ok(Some(joined))
@@ -93,18 +97,18 @@ impl Join {
 }
 
 /// The entries of a list, without brackets.
-fn content(list: &[u8]) -> Result<&[u8], Disjoint> {
-    let content = list.strip_prefix(b"[").and_then(|list| list.strip_suffix(b"]")).ok_or(Disjoint)?;
+fn content(list: &[u8]) -> Result<&[u8], JoinError> {
+    let content = list.strip_prefix(b"[").and_then(|list| list.strip_suffix(b"]")).ok_or(JoinError)?;
     Ok(content.trim_ascii())
 }
 
-fn decoded(text: &[u8]) -> Result<Vec<u8>, Disjoint> {
-    let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).ok_or(Disjoint)?;
-    base64_simd::STANDARD.decode_to_vec(text).map_err(|_| Disjoint)
+fn decoded(text: &[u8]) -> Result<Vec<u8>, JoinError> {
+    let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).ok_or(JoinError)?;
+    base64_simd::STANDARD.decode_to_vec(text).map_err(|_| JoinError)
 }
 
-fn parsed<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T, Disjoint> {
-    serde_json::from_slice(text).map_err(|_| Disjoint)
+fn parsed<'a, T: serde::Deserialize<'a>>(text: &'a [u8]) -> Result<T, JoinError> {
+    serde_json::from_slice(text).map_err(|_| JoinError)
 }
 
 #[cfg(test)]
@@ -131,6 +135,6 @@ mod tests {
         assert_eq!(joined(Join::Sum, "3", "\"4\""), None);
         assert_eq!(Join::Sum.join(None, Some(b"4")).ok(), Some(Some(b"4".to_vec())));
         assert_eq!(Join::List.join(None, None).ok(), Some(None));
-        assert_eq!(OF_TOKENS[ROUTED_EXPERTS_AT].0, ROUTED_EXPERTS);
+        assert_eq!((OF_TOKENS[ROUTED_EXPERTS_AT].0, OF_TOKENS[REASONING_AT].0), (ROUTED_EXPERTS, "reasoning_tokens"));
     }
 }

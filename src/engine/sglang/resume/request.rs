@@ -51,7 +51,7 @@ const REPEATED: [&str; 32] = [
 ];
 
 /// Sampling parameters that do not depend on the tokens sampled so far.
-const STATELESS: [&str; 11] = [
+pub(crate) const STATELESS: [&str; 11] = [
     "temperature",
     "top_p",
     "top_k",
@@ -93,6 +93,8 @@ pub(crate) struct ResumableRequest {
     max_new_tokens: Option<u64>,
     /// `stop`.
     pub(super) stops: Vec<String>,
+    /// `require_reasoning`: the engine counts tokens as reasoning until the output ends it.
+    pub(super) requires_reasoning: bool,
 }
 
 impl ResumableRequest {
@@ -123,12 +125,23 @@ impl ResumableRequest {
             PerItem::One(_) => sampling(object.get(&body, "sampling_params").unwrap_or(b"{}"))?,
             PerItem::Many(_) | PerItem::Unreadable => return Err(ResumeObstacle::Batch),
         };
-        Ok(Self { prompt, body, max_new_tokens, stops })
+        let requires_reasoning = object.get(&body, "require_reasoning") == Some(b"true");
+        Ok(Self { prompt, body, max_new_tokens, stops, requires_reasoning })
     }
 
-    /// The request for the rest after the tokens `sampled`, with the id `rid`, a JSON text. `has_experts` says whether there are routed experts of all tokens
-    /// but the last one.
-    pub(super) fn continued(&self, sampled: &[u32], has_experts: bool, rid: &[u8]) -> Result<Vec<u8>, ResumeObstacle> {
+    /// The number of tokens of the prompt.
+    pub(super) fn prompt_len(&self) -> usize {
+        self.prompt.len()
+    }
+
+    /// The request for the rest after the tokens `sampled`, with the id `rid`. There are routed experts of the tokens before the last of the
+    /// first `with_experts` of them; `None` if there are none at all.
+    pub(super) fn continued(
+        &self,
+        sampled: &[u32],
+        with_experts: Option<usize>,
+        rid: &str,
+    ) -> Result<Vec<u8>, ResumeObstacle> {
         let body = &self.body;
         let unreadable = |_| ResumeObstacle::Unreadable;
         let object = Object::parse(body).map_err(unreadable)?;
@@ -141,10 +154,10 @@ impl ResumableRequest {
         }
         ids.push(b']');
         edit.set("input_ids", &ids);
-        edit.set("rid", rid);
-        if has_experts {
+        edit.set("rid", format!("\"{rid}\"").as_bytes());
+        if let Some(known) = with_experts {
             let first = object.get(body, EXPERTS_START).and_then(|start| std::str::from_utf8(start).ok()?.parse().ok());
-            let start = (self.prompt.len() + sampled.len()).saturating_sub(1).max(first.unwrap_or(0));
+            let start = (self.prompt.len() + known).saturating_sub(1).max(first.unwrap_or(0));
             edit.set(EXPERTS_START, start.to_string().as_bytes());
         }
         if let Some(most) = self.max_new_tokens {
@@ -276,22 +289,23 @@ mod tests {
 
     #[test]
     fn continuation_has_the_routed_experts_from_the_last_token_on() {
-        let start = |body: Value, sampled: &[u32], has_experts| {
-            let continued = tried(&body).unwrap().continued(sampled, has_experts, b"\"new\"").unwrap();
+        let start = |body: Value, sampled: &[u32], known| {
+            let continued = tried(&body).unwrap().continued(sampled, known, "new").unwrap();
             serde_json::from_slice::<Value>(&continued).unwrap()["routed_experts_start_len"].take()
         };
         let body = |from: Value| json!({"input_ids": [1, 2, 3], "return_routed_experts": true, "routed_experts_start_len": from});
-        assert_eq!(start(body(json!(2)), &[8, 9], true), 4);
-        assert_eq!(start(body(Value::Null), &[8], true), 3);
-        assert_eq!(start(body(json!(3)), &[], true), 3, "a start at the end of the prompt stays");
-        assert_eq!(start(body(json!(2)), &[], false), 2, "nothing was returned yet");
+        assert_eq!(start(body(json!(2)), &[8, 9], Some(2)), 4);
+        assert_eq!(start(body(Value::Null), &[8], Some(1)), 3);
+        assert_eq!(start(body(json!(3)), &[], Some(0)), 3, "a start at the end of the prompt stays");
+        assert_eq!(start(body(json!(2)), &[8, 9], Some(1)), 3, "the last attempt returned none");
+        assert_eq!(start(body(json!(2)), &[], None), 2, "nothing was returned yet");
     }
 
     #[test]
     fn continuation_has_the_sampled_tokens_and_the_rest_of_the_length() {
         let continued = |body: &Value| -> Value {
             let request = tried(body).unwrap();
-            serde_json::from_slice(&request.continued(&[8, 9], false, b"\"new\"").unwrap()).unwrap()
+            serde_json::from_slice(&request.continued(&[8, 9], None, "new").unwrap()).unwrap()
         };
         let mut body = with(json!({"max_new_tokens": 10, "temperature": 0.5}));
         (body["rid"], body["logprob_start_len"]) = (json!("old"), json!(-1));
@@ -304,6 +318,6 @@ mod tests {
         }
         let bare = continued(&json!({"input_ids": [1]}));
         assert_eq!(bare, json!({"input_ids": [1, 8, 9], "rid": "new", "sampling_params": {"max_new_tokens": 126}}));
-        assert!(tried(&with(json!({"max_new_tokens": 2}))).unwrap().continued(&[8, 9], false, b"7").is_err());
+        assert!(tried(&with(json!({"max_new_tokens": 2}))).unwrap().continued(&[8, 9], None, "7").is_err());
     }
 }
