@@ -40,7 +40,7 @@ pub use sessions::{ArchiveConfig, FsyncPolicy, LedgerConfig, SessionConfig, Sess
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
 pub use teachers::{SELF as TEACHER_SELF, Teacher};
 pub use tls::{TlsConfig, TlsFiles};
-pub use units::{Secret, bytes, duration, without_credentials};
+pub use units::{Secret, bytes, duration, server_url, without_credentials};
 
 /// The heading of the settings that most users need, which come first in `--help`.
 const MAIN: &str = "Main options";
@@ -164,6 +164,9 @@ pub struct Config {
     /// A teacher, an SGLang server that scores recorded tokens: NAME=URL, and after it key=@FILE if it wants a key
     #[arg(long, env = "TOKENTAP_TEACHER", hide_env_values = true, value_name = "NAME=URL", value_delimiter = ',')]
     pub(crate) teacher: Vec<String>,
+    /// Hosts whose engines a request of the control port may name as a teacher by a URL: names or addresses; .example.com allows every subdomain
+    #[arg(long, env = "TOKENTAP_TEACHER_HOST", value_name = "HOST", value_delimiter = ',')]
+    pub teacher_host: Vec<String>,
     /// The teachers of that setting.
     #[arg(skip)]
     pub teachers: Vec<Teacher>,

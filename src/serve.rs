@@ -22,6 +22,7 @@ pub(crate) mod control_route;
 pub mod data;
 pub(crate) mod discovery;
 pub mod grpc;
+pub(crate) mod host;
 pub(crate) mod identity;
 pub(crate) mod layers;
 mod misdirected;
@@ -31,6 +32,7 @@ pub mod proxy;
 mod reply_body;
 pub(crate) mod request_info;
 pub(crate) mod response;
+pub(crate) mod teacher;
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use crate::generation::settings::{
     AbortPolicy, ColumnSettings, EntropyMode, EntropySettings, GenerationSettings, SessionLimits,
 };
 use crate::serve::connection::ServerLimits;
+use crate::serve::teacher;
 
 /// The client of the upstream.
 ///
@@ -36,18 +37,8 @@ pub fn client(config: &Config) -> Result<Client, String> {
 /// A line for the user when a URL is not that of a server, or a key is not valid in a header.
 pub(super) fn teachers(config: &Config) -> Result<BTreeMap<String, Client>, String> {
     let client = |teacher: &Teacher| {
-        let settings = ClientSettings {
-            api_key: teacher.key.as_ref().map(Secret::expose),
-            admin_key: None,
-            connect_timeout: config.limits.connect_timeout,
-            pool_idle_timeout: config.limits.pool_idle_timeout,
-            // a request of a trainer is not repeated, so there is nothing to hold back
-            breaker_failures: 0,
-            ca: config.upstream_ca.as_deref(),
-        };
-        let client =
-            Client::try_new(&teacher.url, settings).map_err(|error| format!("--teacher {}: {error}", teacher.name));
-        Ok((teacher.name.clone(), client?))
+        let client = teacher::client(config, &teacher.url, teacher.key.as_ref());
+        Ok((teacher.name.clone(), client.map_err(|error| format!("--teacher {}: {error}", teacher.name))?))
     };
     config.teachers.iter().map(client).collect()
 }

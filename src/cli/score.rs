@@ -40,6 +40,9 @@ pub async fn run(args: &ScoreArgs) -> Result<(), String> {
 
 async fn score(client: &ControlClient, args: &ScoreArgs, sessions: &[String], again: bool) -> Result<Value, String> {
     let mut body = json!({"teacher": args.teacher, "sessions": sessions, "again": again, "classes": args.classes});
+    if let Some(key) = &args.teacher_key {
+        body["key"] = key.expose().into();
+    }
     if let Some(version) = args.version {
         body["version"] = version.into();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Config, ControlToken, LedgerConfig, LogConfig, Setting, SliceConfig, duration};
+use super::{Config, ControlToken, LedgerConfig, LogConfig, Secret, Setting, SliceConfig, duration};
 
 /// The settings of `tokentap check`.
 #[derive(Debug, Args)]
@@ -134,10 +134,13 @@ pub struct TopArgs {
 /// Settings of `tokentap score`.
 #[derive(Debug, Clone, Args)]
 pub struct ScoreArgs {
-    /// Teacher, by its name in --teacher of the running tokentap; self is the upstream
+    /// Teacher: its name in --teacher of the running tokentap, self for the upstream, or the URL of an engine on a host of --teacher-host
     // without an environment variable: TOKENTAP_TEACHER has the teachers of serve
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME|URL")]
     pub teacher: String,
+    /// Key of the engine at that URL, or @FILE
+    #[arg(long, env = "TOKENTAP_TEACHER_KEY", value_name = "KEY", hide_env_values = true, value_parser = Secret::parse)]
+    pub teacher_key: Option<Secret>,
     /// Sessions to score; without it all
     #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
     pub session: Vec<String>,

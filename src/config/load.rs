@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
-use super::{Cli, Command, Config, provenance, teachers, unknown, without_credentials};
+use super::{Cli, Command, Config, provenance, server_url, teachers, unknown, without_credentials};
 
 /// Why settings cannot be used.
 #[derive(Debug)]
@@ -218,19 +218,8 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     Ok(cli)
 }
 
-/// The URL of an engine, without credentials, query and a slash at its end. It may have a path, which the client of engines checks.
 fn server(flag: &str, url: &str) -> Result<String, Invalid> {
-    let url = url.trim_end_matches('/');
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    match rest {
-        Some(rest) if !rest.is_empty() && !rest.starts_with('/') && !rest.contains(['?', '#', '@']) => {
-            Ok(url.to_owned())
-        }
-        _ => Err(Invalid::Line(format!(
-            "{flag} cannot be '{}': it is http://HOST:PORT or https://HOST:PORT, perhaps with a path, without credentials and query",
-            without_credentials(url)
-        ))),
-    }
+    server_url(url).map_err(|error| Invalid::Line(format!("{flag} {error}")))
 }
 
 /// The URL of a server, without credentials and path.

@@ -3,8 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 /// A key: never printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
@@ -64,6 +67,24 @@ pub fn without_credentials(url: &str) -> Cow<'_, str> {
     match before.split_once("://").map(|(scheme, _)| scheme).filter(is_scheme) {
         Some(scheme) => format!("{scheme}://***@{host}").into(),
         None => format!("***@{host}").into(),
+    }
+}
+
+/// The URL of an engine without a slash at its end. It may have a path, which the client of engines checks.
+///
+/// # Errors
+/// Error message if it is another kind of URL, or has credentials, a query or a fragment.
+pub fn server_url(url: &str) -> Result<String, String> {
+    let url = url.trim_end_matches('/');
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.starts_with('/') && !rest.contains(['?', '#', '@']) => {
+            Ok(url.to_owned())
+        }
+        _ => Err(format!(
+            "cannot be '{}': it is http://HOST:PORT or https://HOST:PORT, perhaps with a path, without credentials and query",
+            without_credentials(url)
+        )),
     }
 }
 

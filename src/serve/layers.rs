@@ -3,7 +3,6 @@
 
 pub(crate) mod admit;
 pub(crate) mod authenticate;
-mod host;
 pub(crate) mod validate;
 
 use std::convert::Infallible;

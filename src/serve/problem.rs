@@ -29,6 +29,7 @@ impl ErrorCode {
     pub(crate) const NO_SUCH_VERSION: Self = Self::new("no_such_version", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_LEAF: Self = Self::new("no_such_leaf", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_TEACHER: Self = Self::new("no_such_teacher", StatusCode::NOT_FOUND);
+    pub(crate) const TEACHER_NOT_ALLOWED: Self = Self::new("teacher_not_allowed", StatusCode::FORBIDDEN);
     pub(crate) const TEACHER_MISMATCH: Self = Self::new("teacher_mismatch", StatusCode::CONFLICT);
     pub(crate) const TEACHER_FAILED: Self = Self::new("teacher_failed", StatusCode::BAD_GATEWAY);
     pub(crate) const METHOD: Self = Self::new("method", StatusCode::METHOD_NOT_ALLOWED);

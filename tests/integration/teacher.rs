@@ -10,6 +10,7 @@ use tokentap::serve::connection::Phase;
 use tokio::sync::watch;
 
 use crate::crash::StandaloneEngine;
+use crate::support::binary::output;
 use crate::support::client::{Answer, post};
 use crate::support::demo::{Demo, all_numbers, assert_close, ids};
 use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
@@ -54,9 +55,12 @@ async fn update(addr: SocketAddr) {
 }
 
 async fn demo(teachers: &[String]) -> Demo {
-    let mut flags = vec!["--chat", "passthrough"];
-    teachers.iter().for_each(|teacher| flags.extend(["--teacher", teacher]));
-    Demo::start(EngineOptions::default(), &flags).await
+    let flags: Vec<&str> = teachers.iter().flat_map(|teacher| ["--teacher", teacher]).collect();
+    demo_with(&flags).await
+}
+
+async fn demo_with(flags: &[&str]) -> Demo {
+    Demo::start(EngineOptions::default(), &[&["--chat", "passthrough"], flags].concat()).await
 }
 
 async fn control(demo: &Demo, path: &str, body: &Value) -> Answer {
@@ -238,6 +242,81 @@ async fn wrong_teachers_are_refused_before_the_first_path() {
         json!({"groups": [{"id": 1, "samples": [{"session": "s"}]}], "estimator": "distill", "teacher": "large"});
     let refused = control(&demo, "/v1/advantages", &unscored).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("missing_scores")));
+}
+
+/// Runs `tokentap score` and returns whether it succeeded, standard output and standard error.
+async fn command(demo: &Demo, flags: &[&str]) -> (bool, String, String) {
+    let control = format!("http://{}", demo.proxy.control);
+    let ended = output(&[&["score", "--control", &control], flags].concat()).await;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (ended.status.success(), text(&ended.stdout), text(&ended.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_scores_by_a_url_on_a_listed_host() {
+    let teacher = Teacher::start().await;
+    // an engine that wants a key, and no other
+    let (addr, seen) = (teacher.addr, Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&seen);
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let guarded = Upstream::start(profile, move |asked| {
+        count.fetch_add(1, Ordering::Relaxed);
+        if asked.header("authorization") == Some("Bearer of-the-teacher") {
+            FakeReply::Forward(addr)
+        } else {
+            json_message(401, b"{}")
+        }
+    })
+    .await;
+    let demo = demo_with(&["--teacher-host", "127.0.0.1", "--upstream-api-key", "of-the-student"]).await;
+    let turns = conversation(&demo, "s").await;
+    let url = format!("http://{}", guarded.addr);
+    let (succeeded, _, error) = command(&demo, &["--teacher", &url]).await;
+    assert!(!succeeded && error.contains("401"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    std::fs::write(&file, "of-the-teacher\n").unwrap();
+    let key = format!("@{}", file.display());
+    let (succeeded, stdout, error) = command(&demo, &["--teacher", &format!("{url}/"), "--teacher-key", &key]).await;
+    assert!(succeeded && error.contains("scored 12 tokens of 1 sessions"), "{error}");
+    let mismatch: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(mismatch["tokens"], 12);
+    // the scores are kept under the URL
+    let expected: Vec<f64> = turns.iter().flat_map(|(before, sampled, _)| teacher.logprobs(before, sampled)).collect();
+    let export = control(&demo, "/v1/samples", &json!({"sessions": ["s"], "format": "jsonl", "scores": url})).await;
+    assert_close(&column(&export).unwrap(), &expected, 1e-5, "the teacher's logprobs");
+    // a host that is not listed is not asked, also not by another spelling
+    let before = seen.load(Ordering::Relaxed);
+    let port = guarded.addr.port();
+    for (teacher, status, part) in [
+        (format!("http://localhost:{port}"), 403, "--teacher-host"),
+        (format!("http://[::1]:{port}"), 403, "--teacher-host"),
+        (format!("http://2130706433:{port}"), 403, "--teacher-host"),
+        (format!("http://127.0.0.1.evil.example:{port}"), 403, "--teacher-host"),
+        (format!("http://127.0.0.1:{port}@evil.example"), 400, "without credentials"),
+        (format!("http://evil.example\\@127.0.0.1:{port}"), 400, "without credentials"),
+        (format!("http://evil.example#127.0.0.1:{port}"), 400, "without credentials"),
+        (format!("https://127.0.0.1:{port}"), 400, "--upstream-ca"),
+        (format!("ftp://127.0.0.1:{port}"), 400, "http://HOST:PORT"),
+        (format!("http://127.0.0.1:{port}/{}", "x".repeat(300)), 400, "256 bytes"),
+    ] {
+        let answer = control(&demo, "/v1/teacher-scores", &json!({"teacher": teacher, "sessions": ["s"]})).await;
+        assert!(answer.status == status && answer.text().contains(part), "{teacher}: {}", answer.text());
+    }
+    let named =
+        control(&demo, "/v1/teacher-scores", &json!({"teacher": "self", "key": "secret", "sessions": ["s"]})).await;
+    assert!(named.status == 400 && !named.text().contains("secret"), "{}", named.text());
+    assert_eq!(seen.load(Ordering::Relaxed), before, "no request was sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_url_is_a_teacher_by_default() {
+    let (teacher, demo) = (Teacher::start().await, demo(&[]).await);
+    conversation(&demo, "s").await;
+    let (succeeded, _, error) = command(&demo, &["--teacher", &format!("http://{}", teacher.addr)]).await;
+    assert!(!succeeded && error.contains("403") && error.contains("--teacher-host"), "{error}");
+    let (succeeded, stdout, error) = command(&demo, &["--teacher", "self"]).await;
+    assert!(succeeded && stdout.contains("\"tokens\":12"), "{stdout}{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -242,8 +242,9 @@ class Client:
     def teacher_scores(self, teacher: str, sessions: Sequence[str] = (), **options: object) -> Json:
         """Has a teacher score sessions, and returns the `mismatch` of both policies in all and in each of `rows`.
 
-        `teacher` is a name of `--teacher`, or "self" for the upstream; `options` are `rows`, `version`, `classes`,
-        `train_resumed`, `again`, `cap`, `limit` and `weights`."""
+        `teacher` is a name of `--teacher`, "self" for the upstream, or the URL of an engine on a host of
+        `--teacher-host`; `options` are `key` (of that URL), `rows`, `version`, `classes`, `train_resumed`, `again`, `cap`,
+        `limit` and `weights`."""
         return self.send(routes.teacher_scores(teacher, sessions, options))
 
     def policy(self) -> Json:

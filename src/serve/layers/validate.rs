@@ -5,7 +5,7 @@ use http::uri::Authority;
 use http::{HeaderMap, Request, Version, header};
 
 use crate::error::Error;
-use crate::serve::layers::host::Host;
+use crate::serve::host::Host;
 
 /// Checks the headers of a request.
 ///

@@ -1,8 +1,9 @@
 //! `POST /v1/teacher-scores`: a teacher scores the sampled tokens of recorded paths.
 
+mod teacher;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Method, Response, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -10,11 +11,8 @@ use tokio::task::JoinSet;
 
 use super::samples::selection;
 use super::sessions::find;
-use crate::config::TEACHER_SELF;
-use crate::engine::capabilities::Capabilities;
-use crate::engine::sglang::probe::{Probe, ProbeError};
-use crate::engine::sglang::{score, tokenize};
-use crate::engine::transport::client::Client;
+use crate::config::Secret;
+use crate::engine::sglang::score;
 use crate::long_work::{BodyLength, offload_export, on_body};
 use crate::rl::{Mismatch, RatioLimits, RatioProblem, RowIndex, log_ratios};
 use crate::serve::body::Body;
@@ -22,22 +20,19 @@ use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::response::json_response;
 use crate::session::{Row, Uid};
+use teacher::Teacher;
 
 /// Rows that a teacher scores at the same time. Each is a prefill, of which an engine runs few at once.
 const CONCURRENT: usize = 8;
-
-/// How long a teacher may take to answer what is compared.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// A text whose tokens tell tokenizers apart: words, digits, white space, code, several scripts, and an emoji.
-const SAMPLE: &str = "Grüße, 北京 — naïve café №42: 3.14159e-7 \t\n\n  def f(x):\n    return {'a': x**2}  # ✓ 👩‍🚀 Здравствуй مرحبا 12345678";
 
 /// The body of `POST /v1/teacher-scores`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScoreRequest {
-    /// The name of a teacher.
+    /// The name of a teacher, or the URL of its engine.
     teacher: String,
+    /// The key of the engine at that URL.
+    key: Option<Secret>,
     /// All exported paths of these sessions.
     #[serde(default)]
     sessions: Vec<String>,
@@ -73,6 +68,7 @@ struct RowName {
 /// The response.
 #[derive(Debug, Serialize)]
 struct ScoreResponse {
+    /// The name under which the scores are kept.
     teacher: String,
     /// Over the tokens of all rows.
     mismatch: Mismatch,
@@ -118,15 +114,15 @@ pub(super) fn names(request: &ScoreRequest) -> BTreeSet<&str> {
 /// Scores the rows that have no scores, and returns the mismatch of all.
 ///
 /// # Errors
-/// 404 for an unknown teacher or session, 409 for a teacher of another vocabulary, 502 if the teacher fails. Rows that were scored before
+/// 404 for an unknown teacher or session, 403 for a URL whose host `--teacher-host` does not list, 409 for a teacher of another vocabulary, 502 if the teacher fails. Rows that were scored before
 /// the failure are kept.
 pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<Response<Body>, Problem> {
     let limits = limits(&request)?;
-    let client = teacher(proxy, &request.teacher)?;
+    let teacher = Teacher::find(proxy, &request.teacher, request.key.as_ref())?;
     let request = Arc::new(request);
-    let (owned, asked) = (Arc::clone(proxy), Arc::clone(&request));
+    let (owned, asked, name) = (Arc::clone(proxy), Arc::clone(&request), Arc::clone(&teacher.name));
     let (rows, unscored) = offload_export(move || {
-        let rows = rows(&owned, &asked)?;
+        let rows = rows(&owned, &asked, &name)?;
         let unscored: Vec<Row> = rows.iter().filter(|row| is_unscored(row, asked.again)).cloned().collect();
         Ok::<_, Problem>((rows, unscored))
     })
@@ -134,11 +130,8 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
     let scored: HashMap<(Arc<str>, u32), usize> = if unscored.is_empty() {
         HashMap::new()
     } else {
-        if request.teacher != TEACHER_SELF {
-            let checked = tokio::time::timeout(CHECK_TIMEOUT, check(proxy, &request.teacher, &client)).await;
-            checked.map_err(|_| failed(&request.teacher, &client, "no answer in time"))??;
-        }
-        run(proxy, &request, &client, unscored).await?
+        teacher.check(proxy).await?;
+        run(proxy, &teacher, unscored, request.again).await?
     };
     let owned = Arc::clone(proxy);
     offload_export(move || {
@@ -146,13 +139,13 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
         let mut done = Vec::with_capacity(rows.len());
         for of_session in rows.chunk_by(Row::shares_turns) {
             let session = find(&owned, of_session[0].session())?;
-            for row in session.scored_rows(of_session, &request.teacher) {
+            for row in session.scored_rows(of_session, &teacher.name) {
                 let count = scored.get(&(Arc::clone(row.session()), row.leaf())).copied().unwrap_or(0);
                 done.push(summary(&row, count, &limits, request.weights, &mut all));
             }
         }
-        let response =
-            ScoreResponse { teacher: request.teacher.clone(), mismatch: Mismatch::new(&all, &limits), rows: done };
+        let mismatch = Mismatch::new(&all, &limits);
+        let response = ScoreResponse { teacher: teacher.name.to_string(), mismatch, rows: done };
         let body = serde_json::to_vec(&response);
         let body = body.map_err(|error| Problem::new(ErrorCode::INTERNAL, error.to_string()))?;
         Ok::<_, Problem>(json_response(StatusCode::OK, body))
@@ -172,27 +165,15 @@ fn limits(request: &ScoreRequest) -> Result<RatioLimits, Problem> {
     Ok(RatioLimits { cap, limit })
 }
 
-/// The client of a teacher.
-fn teacher(proxy: &Proxy, name: &str) -> Result<Client, Problem> {
-    if name == TEACHER_SELF {
-        return Ok(proxy.client.clone());
-    }
-    proxy.teachers.get(name).cloned().ok_or_else(|| {
-        let known: Vec<&str> = proxy.teachers.keys().map(|name| &**name).chain([TEACHER_SELF]).collect();
-        let message = format!("there is no teacher {name:?}, only {}: see --teacher", known.join(", "));
-        Problem::new(ErrorCode::NO_SUCH_TEACHER, message)
-    })
-}
-
 /// The requested rows, with the masks of an export of their sessions.
-fn rows(proxy: &Proxy, request: &ScoreRequest) -> Result<Vec<Row>, Problem> {
+fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>, Problem> {
     let selection = selection(&request.classes, request.train_resumed)?;
     let mut all = Vec::new();
     for name in names(request) {
         let session = find(proxy, name)?;
         let snapshot =
             session.snapshot_of(request.version, selection).map_err(|error| Problem::session(name, error))?;
-        all.append(&mut session.scored(&snapshot, &request.teacher).rows(true).0);
+        all.append(&mut session.scored(&snapshot, teacher).rows(true).0);
     }
     let mut index = RowIndex::new(&all);
     let mut wanted = BTreeSet::new();
@@ -229,59 +210,21 @@ fn job(row: &Row, again: bool) -> Option<Job> {
     Some(Job { ids, turns })
 }
 
-/// The problem of a teacher that fails.
-fn failed(name: &str, client: &Client, error: &str) -> Problem {
-    Problem::new(ErrorCode::TEACHER_FAILED, format!("teacher {name} at {}: {error}", client.upstream()))
-}
-
-/// Refuses a teacher whose tokens have other ids: before the first path is sent, the sizes of the vocabularies and the ids of a text are
-/// compared. What an engine does not report is not compared.
-async fn check(proxy: &Proxy, name: &str, client: &Client) -> Result<(), Problem> {
-    let failed = |error: ProbeError| failed(name, client, &error.to_string());
-    let probe = Probe::new(client.clone(), None, 1);
-    let info = probe.read_info().await.map_err(failed)?;
-    let theirs = probe.with_vocabulary(info.0).await.map_err(failed)?;
-    let ours = Arc::clone(&proxy.upstream.borrow());
-    let mismatch = |what: String| {
-        let message = format!("teacher {name} has another {what}; the ids of the student mean other tokens there");
-        Err(Problem::new(ErrorCode::TEACHER_MISMATCH, message))
-    };
-    if let Some((student, teacher)) = known_sizes(&ours, &theirs)
-        && student != teacher
-    {
-        return mismatch(format!("vocabulary: {teacher} entries, and the student has {student}"));
-    }
-    let text = serde_json::Value::from(SAMPLE).to_string();
-    let any = proxy.engines.any();
-    let (student, teacher) = tokio::join!(tokenize::tokenize(&any, &text), tokenize::tokenize(client, &text));
-    if let (Ok(student), Ok(teacher)) = (student, teacher)
-        && student != teacher
-    {
-        return mismatch("tokenizer: a sample text has other ids".to_owned());
-    }
-    Ok(())
-}
-
-fn known_sizes(ours: &Capabilities, theirs: &Capabilities) -> Option<(u32, u32)> {
-    ours.vocab_size.zip(theirs.vocab_size)
-}
-
 /// Scores the rows, and returns the number of scored tokens of each. After a failure no further row is begun.
 async fn run(
     proxy: &Arc<Proxy>,
-    request: &ScoreRequest,
-    client: &Client,
+    teacher: &Teacher,
     unscored: Vec<Row>,
+    again: bool,
 ) -> Result<HashMap<(Arc<str>, u32), usize>, Problem> {
-    let (total, again) = (unscored.len(), request.again);
+    let total = unscored.len();
     let mut waiting = unscored.into_iter();
-    let teacher: Arc<str> = request.teacher.as_str().into();
     let mut tasks = JoinSet::new();
     let begin = |row: Row, tasks: &mut JoinSet<_>| {
-        let (proxy, client, teacher) = (Arc::clone(proxy), client.clone(), Arc::clone(&teacher));
+        let (proxy, teacher) = (Arc::clone(proxy), teacher.clone());
         tasks.spawn(async move {
             let tokens = match job(&row, again) {
-                Some(job) => score_row(&proxy, &client, &teacher, &row, job).await?,
+                Some(job) => score_row(&proxy, &teacher, &row, job).await?,
                 None => 0,
             };
             Ok::<_, String>(((Arc::clone(row.session()), row.leaf()), tokens))
@@ -309,20 +252,20 @@ async fn run(
             let kept = scored.len();
             let error =
                 format!("{error}; {kept} of {total} paths are scored and kept, so the same request scores the others");
-            Err(failed(&request.teacher, client, &error))
+            Err(teacher.failed(&error))
         }
     }
 }
 
 /// Scores one row, and returns the number of scored tokens. Its scores are stored once all of them have arrived.
-async fn score_row(proxy: &Proxy, client: &Client, teacher: &Arc<str>, row: &Row, job: Job) -> Result<usize, String> {
+async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, job: Job) -> Result<usize, String> {
     let Job { ids, turns } = job;
     let (session, leaf) = (row.session(), row.leaf());
     let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
     let first = turns.first().map_or(1, |(_, tokens)| tokens.start);
     // agents must not lock trainers out, so this does not wait for room
     let _memory = proxy.budget.insist(score::TOKEN_BYTES * ids.len());
-    let answer = client.call(Method::POST, score::PATH, Some(score::body(&ids, first))).await;
+    let answer = teacher.client.call(Method::POST, score::PATH, Some(score::body(&ids, first))).await;
     let (status, reply) = answer.map_err(|error| of_row(error.to_string()))?;
     if !status.is_success() {
         let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
@@ -335,7 +278,7 @@ async fn score_row(proxy: &Proxy, client: &Client, teacher: &Arc<str>, row: &Row
     };
     let scores: Vec<(Uid, Box<[f32]>)> = turns.iter().map(of_turn).collect();
     let tokens = scores.iter().map(|(_, logprobs)| logprobs.len()).sum();
-    let stored = proxy.sessions.score(session, teacher, scores).await;
+    let stored = proxy.sessions.score(session, &teacher.name, scores).await;
     proxy.wait_written(stored.map_err(|error| of_row(error.to_string()))?).await;
     Ok(tokens)
 }

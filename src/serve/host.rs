@@ -32,6 +32,22 @@ impl<'a> Host<'a> {
             port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || port.parse::<u16>().is_ok());
         is_port.then_some(host)
     }
+
+    /// Whether a setting lists this host: as its address, as its name, or as `.example.com`, which matches names with one more label.
+    pub(crate) fn is_one_of(self, listed: &[String]) -> bool {
+        listed.iter().any(|own| match self {
+            Self::Address(address) => own.trim_matches(['[', ']']).parse() == Ok(address),
+            Self::Name(name) => matches_name(own, name),
+        })
+    }
+}
+
+fn matches_name(own: &str, name: &str) -> bool {
+    if !own.starts_with('.') {
+        return own.eq_ignore_ascii_case(name);
+    }
+    let split = name.len().checked_sub(own.len()).and_then(|at| name.split_at_checked(at));
+    split.is_some_and(|(label, rest)| !label.is_empty() && !label.contains('.') && own.eq_ignore_ascii_case(rest))
 }
 
 /// Whether a name has only characters that RFC 3986 allows.
@@ -97,6 +113,19 @@ mod tests {
         ] {
             assert_eq!(Host::parse(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn name_with_a_leading_dot_matches_exactly_one_label() {
+        let is_one_of = |own: &str, host: &str| Host::parse(host).is_some_and(|host| host.is_one_of(&[own.to_owned()]));
+        assert!(is_one_of(".control.rl.svc", "sglang-0.control.rl.svc") && is_one_of("Control", "control:1"));
+        for name in
+            ["control.rl.svc", ".control.rl.svc", "a.b.control.rl.svc", "evil-control.rl.svc", "é.control.rl.svc.x", ""]
+        {
+            assert!(!is_one_of(".control.rl.svc", name), "{name}");
+        }
+        assert!(is_one_of("10.0.0.2", "10.0.0.2:30000") && is_one_of("::1", "[::1]:1") && is_one_of("[::1]", "[::1]"));
+        assert!(!is_one_of("10.0.0.2", "10.0.0.20") && !is_one_of(".2", "10.0.0.2") && !is_one_of("2", "10.0.0.2"));
     }
 
     proptest! {

@@ -1,0 +1,106 @@
+//! The engine of a teacher: the client of a name or a URL, and the comparison of its tokens with those of the student.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Secret, TEACHER_SELF};
+use crate::engine::capabilities::Capabilities;
+use crate::engine::sglang::probe::{Probe, ProbeError};
+use crate::engine::sglang::tokenize;
+use crate::engine::transport::client::Client;
+use crate::serve::problem::{ErrorCode, Problem};
+use crate::serve::proxy::Proxy;
+use crate::serve::teacher;
+
+/// How long a teacher may take to answer what is compared.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A text whose tokens tell tokenizers apart: words, digits, white space, code, several scripts, and an emoji.
+const SAMPLE: &str = "Grüße, 北京 — naïve café №42: 3.14159e-7 \t\n\n  def f(x):\n    return {'a': x**2}  # ✓ 👩‍🚀 Здравствуй مرحبا 12345678";
+
+/// A teacher.
+#[derive(Debug, Clone)]
+pub(super) struct Teacher {
+    /// The name under which its scores are kept.
+    pub(super) name: Arc<str>,
+    /// The client of its engine.
+    pub(super) client: Client,
+}
+
+impl Teacher {
+    /// The teacher with this name, or the engine at this URL with `key`.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 403 for a host that `--teacher-host` does not list, 400 for a URL or a key that cannot be used.
+    pub(super) fn find(proxy: &Proxy, name: &str, key: Option<&Secret>) -> Result<Self, Problem> {
+        if name.contains("://") {
+            let (url, client) = teacher::at_url(&proxy.config, name, key)?;
+            return Ok(Self { name: url.into(), client });
+        }
+        if key.is_some() {
+            return Err(Problem::bad_request("key: it is that of a teacher's URL; --teacher has the key of a name"));
+        }
+        let configured = if name == TEACHER_SELF { Some(&proxy.client) } else { proxy.teachers.get(name) };
+        let Some(client) = configured else {
+            let known: Vec<&str> = proxy.teachers.keys().map(|name| &**name).chain([TEACHER_SELF]).collect();
+            let message = format!("there is no teacher {name:?}, only {}: see --teacher", known.join(", "));
+            return Err(Problem::new(ErrorCode::NO_SUCH_TEACHER, message));
+        };
+        Ok(Self { name: name.into(), client: client.clone() })
+    }
+
+    /// The problem of a teacher that fails.
+    pub(super) fn failed(&self, error: &str) -> Problem {
+        let upstream = self.client.upstream();
+        let message = if *self.name == *upstream {
+            format!("teacher {upstream}: {error}")
+        } else {
+            format!("teacher {} at {upstream}: {error}", self.name)
+        };
+        Problem::new(ErrorCode::TEACHER_FAILED, message)
+    }
+
+    /// Refuses a teacher whose tokens have other ids: before the first path is sent, the sizes of the vocabularies and the ids of a text
+    /// are compared. What an engine does not report is not compared.
+    ///
+    /// # Errors
+    /// 409 for other tokens, 502 if the teacher fails.
+    pub(super) async fn check(&self, proxy: &Proxy) -> Result<(), Problem> {
+        if *self.name == *TEACHER_SELF {
+            return Ok(());
+        }
+        let compared = tokio::time::timeout(CHECK_TIMEOUT, self.compare(proxy)).await;
+        compared.map_err(|_| self.failed("no answer in time"))?
+    }
+
+    async fn compare(&self, proxy: &Proxy) -> Result<(), Problem> {
+        let failed = |error: ProbeError| self.failed(&error.to_string());
+        let probe = Probe::new(self.client.clone(), None, 1);
+        let info = probe.read_info().await.map_err(failed)?;
+        let theirs = probe.with_vocabulary(info.0).await.map_err(failed)?;
+        let ours = Arc::clone(&proxy.upstream.borrow());
+        let mismatch = |what: String| {
+            let message =
+                format!("teacher {} has another {what}; the ids of the student mean other tokens there", self.name);
+            Err(Problem::new(ErrorCode::TEACHER_MISMATCH, message))
+        };
+        if let Some((student, teacher)) = known_sizes(&ours, &theirs)
+            && student != teacher
+        {
+            return mismatch(format!("vocabulary: {teacher} entries, and the student has {student}"));
+        }
+        let text = serde_json::Value::from(SAMPLE).to_string();
+        let any = proxy.engines.any();
+        let (student, teacher) = tokio::join!(tokenize::tokenize(&any, &text), tokenize::tokenize(&self.client, &text));
+        if let (Ok(student), Ok(teacher)) = (student, teacher)
+            && student != teacher
+        {
+            return mismatch("tokenizer: a sample text has other ids".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn known_sizes(ours: &Capabilities, theirs: &Capabilities) -> Option<(u32, u32)> {
+    ours.vocab_size.zip(theirs.vocab_size)
+}

@@ -1,0 +1,51 @@
+//! The clients of teachers: of those that the settings name, and of URLs in requests.
+
+use crate::config::{Config, Secret, server_url};
+use crate::engine::transport::client::{Client, ClientSettings};
+use crate::serve::host::Host;
+use crate::serve::problem::{ErrorCode, Problem};
+
+/// The longest URL of a teacher in bytes. It is the name of its scores, which each record of them has.
+const LONGEST_URL: usize = 256;
+
+/// A client of the engine of a teacher. It has no key but this one.
+///
+/// # Errors
+/// Error message if the URL is not that of a server, the key is not valid in a header, or there is no CA for `https://`.
+pub(crate) fn client(config: &Config, url: &str, key: Option<&Secret>) -> Result<Client, String> {
+    if url.starts_with("https://") && config.upstream_ca.is_none() {
+        return Err(format!("{url} needs the CA of its certificate: --upstream-ca FILE"));
+    }
+    let settings = ClientSettings {
+        api_key: key.map(Secret::expose),
+        admin_key: None,
+        connect_timeout: config.limits.connect_timeout,
+        pool_idle_timeout: config.limits.pool_idle_timeout,
+        // a request of a trainer is not repeated, so there is nothing to hold back
+        breaker_failures: 0,
+        ca: config.upstream_ca.as_deref(),
+    };
+    Client::try_new(url, settings)
+}
+
+/// The client of the engine at a URL that a request names, and the URL without a slash at its end. The operator lists the hosts, so that a
+/// client of the control port cannot have tokentap send requests to any machine that it reaches.
+///
+/// # Errors
+/// 400 for a URL or a key that cannot be used, 403 for a host that `--teacher-host` does not list.
+pub(crate) fn at_url(config: &Config, url: &str, key: Option<&Secret>) -> Result<(String, Client), Problem> {
+    let bad = |error: String| Problem::bad_request(format!("teacher: {error}"));
+    if url.len() > LONGEST_URL {
+        return Err(bad(format!("a URL has at most {LONGEST_URL} bytes")));
+    }
+    let url = server_url(url).map_err(bad)?;
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+    let host = Host::parse(authority).ok_or_else(|| bad(format!("{url} names no valid host")))?;
+    if !host.is_one_of(&config.teacher_host) {
+        let message =
+            format!("teacher: the host of {url} is not one of --teacher-host, or name the teacher by --teacher");
+        return Err(Problem::new(ErrorCode::TEACHER_NOT_ALLOWED, message));
+    }
+    let client = client(config, &url, key).map_err(bad)?;
+    Ok((url, client))
+}
