@@ -10,8 +10,8 @@ use bytes::Bytes;
 use crate::named_enum::named_enum;
 pub use payload::TurnTokens;
 pub use table::{
-    Alignment, COLUMNS, ColumnSource, Encoding, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT, TOP_COLUMNS, Values,
-    top_columns,
+    Alignment, COLUMNS, ColumnSource, Encoding, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT, TEACHER_LOGPROBS,
+    TEACHER_LOGPROBS_OF_TOP_IDS, TEACHER_TOP_COLUMNS, TOP_COLUMNS, Values, top_columns,
 };
 
 /// A token column: one value, or several, for each of some consecutive tokens of a path.
@@ -101,6 +101,24 @@ impl Column {
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.name.len() + self.data.len()
+    }
+
+    /// A column of one float32 for each sampled token.
+    #[must_use]
+    pub fn of_floats(name: &str, values: &[f32]) -> Self {
+        Self {
+            name: name.into(),
+            number: NumberType::F32,
+            tokens: 0..i32::try_from(values.len()).unwrap_or(i32::MAX),
+            shape: Shape::Fixed(Box::default()),
+            data: values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into(),
+        }
+    }
+
+    /// The column of this name.
+    #[must_use]
+    pub fn named<'a>(columns: &'a [Self], name: &str) -> Option<&'a Self> {
+        columns.iter().find(|column| *column.name == *name)
     }
 
     /// The values of a column of one float32 for each token; `None` for another one.

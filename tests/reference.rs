@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, ValueEnum};
 use tokentap::chat::drift::Drift;
-use tokentap::columns::{Alignment, COLUMNS, ColumnFault, ColumnSource, Encoding, TOP_COLUMNS, Values};
+use tokentap::columns::{
+    Alignment, COLUMNS, ColumnFault, ColumnSource, Encoding, TEACHER_LOGPROBS, TEACHER_LOGPROBS_OF_TOP_IDS,
+    TEACHER_TOP_COLUMNS, TOP_COLUMNS, Values,
+};
 use tokentap::config::{Cli, Format};
 use tokentap::engine::reason::Reason;
 use tokentap::metrics::Metrics;
@@ -241,6 +244,7 @@ fn token_columns_page_is_up_to_date() {
         .unwrap();
     }
     let [ids, logprobs] = TOP_COLUMNS;
+    let [teacher_ids, teacher_logprobs] = TEACHER_TOP_COLUMNS;
     write!(
         text,
         "\n## The likeliest tokens\n\n\
@@ -253,6 +257,12 @@ fn token_columns_page_is_up_to_date() {
          - The rows are requested also where an exact entropy makes them unnecessary, or where `--entropy` is off. Where \
          [forcing gives way](../concepts/entropy.md), they are missing as `not_requested`.\n\
          - They are the numbers that a client with `return_logprob` and `top_logprobs_num` gets, and cost no second parse.\n\n\
+         ## Scores of a teacher\n\n\
+         [`POST /v1/teacher-scores`](../guides/distillation.md) keeps columns of sampled tokens beside a turn. An export has them only with \
+         `scores`. All logprobs are f32, at temperature 1.\n\n\
+         - `{TEACHER_LOGPROBS}`: the teacher's logprob of the sampled token.\n\
+         - `{teacher_ids}` (u32) and `{teacher_logprobs}`: the teacher's likeliest tokens, shape `[top_logprobs]`.\n\
+         - `{TEACHER_LOGPROBS_OF_TOP_IDS}`: the teacher's logprobs of the tokens of `{ids}`, in the same shape.\n\n\
          ## Bytes\n\n\
          A column takes the same bytes in memory, in the log and in the shared ledger, besides 100 bytes for each turn. `tests/integration/token_columns.rs` \
          measures the growth of a session.\n\n\
@@ -266,6 +276,9 @@ fn token_columns_page_is_up_to_date() {
         ("`routed_experts`, 36 x 4 of 512 experts", 2 * 36 * 4, "768"),
         ("`sampling_mask` with a support of 50 tokens", 4 + 4 * 50, "about 320"),
         ("`top_ids` and `top_logprobs`, k = 20", 2 * 4 * 20, "that of the entropies"),
+        ("scores: `teacher_logprobs`", 4, "33"),
+        ("scores: `teacher_top_ids` and `teacher_top_logprobs`, k = 20", 2 * 4 * 20, "660"),
+        ("scores: `teacher_logprobs_of_top_ids`, k = 20", 4 * 20, "33 for each id of the part"),
     ] {
         writeln!(text, "| {about} | {bytes} | {} | {wire} |", thousands(gib / bytes)).unwrap();
     }

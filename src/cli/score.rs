@@ -39,7 +39,10 @@ pub async fn run(args: &ScoreArgs) -> Result<(), String> {
 }
 
 async fn score(client: &ControlClient, args: &ScoreArgs, sessions: &[String], again: bool) -> Result<Value, String> {
-    let mut body = json!({"teacher": args.teacher, "sessions": sessions, "again": again, "classes": args.classes});
+    let mut body = json!({
+        "teacher": args.teacher, "sessions": sessions, "again": again, "classes": args.classes, "top_logprobs": args.top_logprobs,
+        "logprobs_of_top_ids": args.logprobs_of_top_ids,
+    });
     if let Some(key) = &args.teacher_key {
         body["key"] = key.expose().into();
     }

@@ -135,10 +135,19 @@ const ROUTED_EXPERTS: ColumnSource = ColumnSource {
 /// The names of the columns with the likeliest tokens of each sampled one: their ids (`u32`), and their logprobs (`f32`).
 pub const TOP_COLUMNS: [&str; 2] = ["top_ids", "top_logprobs"];
 
-/// The columns with the likeliest tokens of a turn. `counts` is their number for each sampled token; `ids` and `logprobs` have all of them,
+/// The name of the column with a teacher's logprob of each sampled token (`f32`).
+pub const TEACHER_LOGPROBS: &str = "teacher_logprobs";
+
+/// The names of the columns with a teacher's likeliest tokens at each sampled one, as [`TOP_COLUMNS`].
+pub const TEACHER_TOP_COLUMNS: [&str; 2] = ["teacher_top_ids", "teacher_top_logprobs"];
+
+/// The name of the column with a teacher's logprobs of the student's likeliest tokens (`f32`), in the shape and the order of their ids.
+pub const TEACHER_LOGPROBS_OF_TOP_IDS: &str = "teacher_logprobs_of_top_ids";
+
+/// The columns of these names with the likeliest tokens of a turn. `counts` is their number for each sampled token; `ids` and `logprobs` have all of them,
 /// token after token. The shape is fixed if all tokens have the same number. `None` if no token has any.
 #[must_use]
-pub fn top_columns(counts: &[u32], ids: &[u32], logprobs: &[f32]) -> Option<[Column; 2]> {
+pub fn top_columns(names: [&str; 2], counts: &[u32], ids: &[u32], logprobs: &[f32]) -> Option<[Column; 2]> {
     let end = i32::try_from(counts.len()).ok()?;
     let first = *counts.first()?;
     if ids.is_empty() || ids.len() != logprobs.len() {
@@ -153,7 +162,7 @@ pub fn top_columns(counts: &[u32], ids: &[u32], logprobs: &[f32]) -> Option<[Col
         shape: if is_fixed { Shape::Fixed([first].into()) } else { Shape::Ragged },
         data: values.into(),
     };
-    let [name_of_ids, name_of_logprobs] = TOP_COLUMNS;
+    let [name_of_ids, name_of_logprobs] = names;
     Some([
         column(name_of_ids, NumberType::U32, heads().chain(ids.iter().flat_map(|id| id.to_le_bytes())).collect()),
         column(

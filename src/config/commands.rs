@@ -150,6 +150,12 @@ pub struct ScoreArgs {
     /// Classes of turns to score, as those that an export trains
     #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
     pub classes: Vec<String>,
+    /// Also keep this number of the teacher's likeliest tokens at each sampled one
+    #[arg(long, value_name = "K", default_value = "0")]
+    pub top_logprobs: u32,
+    /// Also keep the teacher's logprobs of the student's likeliest tokens, which --columns top_logprobs of the running tokentap records
+    #[arg(long)]
+    pub logprobs_of_top_ids: bool,
     /// Also score turns that have scores, for example after an update of weights
     #[arg(long)]
     pub again: bool,

@@ -34,7 +34,7 @@ impl<'a> PathColumn<'a> {
         for step in &path.steps {
             let start = end + step.turn.prompt.len();
             end = start + step.turn.response.len();
-            for column in step.turn.about.columns.iter().chain(step.scores.as_deref()) {
+            for column in step.turn.about.columns.iter().chain(step.scores.iter().flat_map(|scores| &**scores)) {
                 let Column { name, number, tokens, shape, .. } = column;
                 let Some(rows) = column.rows() else { continue };
                 let values = by_name.entry(name).or_insert_with(|| vec![None; length]);
@@ -209,7 +209,7 @@ mod tests {
             let mut start = 0_i32;
             for step in &path.steps {
                 let (prompt, response) = (step.turn.prompt.len() as i32, step.turn.response.len() as i32);
-                for column in step.turn.about.columns.iter().chain(step.scores.as_deref()) {
+                for column in step.turn.about.columns.iter().chain(step.scores.iter().flat_map(|scores| &**scores)) {
                     for (token, row) in column.tokens.clone().zip(column.rows().unwrap()) {
                         let at = start + prompt + token;
                         if (0..start + prompt + response).contains(&at) {

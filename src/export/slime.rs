@@ -6,6 +6,7 @@ use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::{Batch, Export, Exporter, Needs, settle};
 use super::{miles, versions};
+use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::session::Path;
 
 /// The exporter.
@@ -71,10 +72,11 @@ fn teacher_logprobs(path: &Path, text: &mut Text) {
             if at > 0 {
                 list.repeat("0.0", step.turn.prompt.len());
             }
-            match step.scores.as_ref().filter(|_| step.trained).map(|scores| scores.floats()) {
-                Some(Some(logprobs)) => list.floats(&logprobs),
-                Some(None) | None if step.trained => list.repeat("null", step.turn.response.len()),
-                _ => list.repeat("0.0", step.turn.response.len()),
+            let logprobs = step.scores.as_deref().and_then(|scores| Column::named(scores, TEACHER_LOGPROBS)?.floats());
+            match logprobs.filter(|_| step.trained) {
+                Some(logprobs) => list.floats(&logprobs),
+                None if step.trained => list.repeat("null", step.turn.response.len()),
+                None => list.repeat("0.0", step.turn.response.len()),
             }
         }
     });

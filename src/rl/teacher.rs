@@ -1,7 +1,7 @@
 //! Log ratios of a teacher and the student, at the sampled tokens of recorded turns.
 
 use super::RequestError;
-use crate::columns::Column;
+use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::session::Turn;
 
 /// Why a turn has no log ratios.
@@ -44,8 +44,8 @@ impl RatioProblem {
 ///
 /// # Errors
 /// [`RatioProblem`].
-pub fn log_ratios(turn: &Turn, scores: Option<&Column>) -> Result<Vec<f64>, RatioProblem> {
-    let scores = scores.and_then(Column::floats);
+pub fn log_ratios(turn: &Turn, scores: Option<&[Column]>) -> Result<Vec<f64>, RatioProblem> {
+    let scores = scores.and_then(|scores| Column::named(scores, TEACHER_LOGPROBS)?.floats());
     let teacher = scores.filter(|scores| scores.len() == turn.response.len()).ok_or(RatioProblem::Unscored)?;
     let student = &turn.logprobs;
     if student.len() != teacher.len() || student.iter().any(|nats| !nats.is_finite()) {
@@ -68,22 +68,13 @@ mod tests {
 
     use super::super::tests::{path, turn};
     use super::*;
-    use crate::columns::{NumberType, Shape};
     use crate::session::Step;
 
     fn scored(logprobs: &[f32], scores: Option<&[f32]>) -> Step {
         let mut turn = turn(&[1], &[2, 3], &[0.5, 0.5]);
         turn.logprobs = logprobs.into();
         let mut step = path("s", vec![turn]).steps.swap_remove(0);
-        step.scores = scores.map(|scores| {
-            Arc::new(Column {
-                name: "c".into(),
-                number: NumberType::F32,
-                tokens: 0..i32::try_from(scores.len()).unwrap(),
-                shape: Shape::Fixed(Box::default()),
-                data: scores.iter().flat_map(|nats| nats.to_le_bytes()).collect::<Vec<u8>>().into(),
-            })
-        });
+        step.scores = scores.map(|scores| [Column::of_floats(TEACHER_LOGPROBS, scores)].into());
         step
     }
 

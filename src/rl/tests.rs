@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{AdvantageResponse, Mismatch, RatioLimits, Request, SampleResponse, ThinkTokens, advantages, log_ratios};
-use crate::columns::{Column, NumberType, Shape};
+use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::session::{EntropyMethod, Path, Step, Turn, TurnMetadata};
 
 pub(super) const START: u32 = 151_667;
@@ -264,14 +264,8 @@ fn scored(step: &Value) -> Step {
     let response = ids("response");
     let mut turn = turn(&ids("prompt"), &response, &vec![0.5; response.len()]);
     turn.logprobs = floats("logprobs").into();
-    let column = Column {
-        name: "teacher_logprobs".into(),
-        number: NumberType::F32,
-        tokens: 0..i32::try_from(response.len()).unwrap(),
-        shape: Shape::Fixed(Box::default()),
-        data: floats("teacher").iter().flat_map(|nats| nats.to_le_bytes()).collect::<Vec<u8>>().into(),
-    };
-    Step { turn: Arc::new(turn), trained: step["trained"] == true, reward: None, scores: Some(Arc::new(column)) }
+    let column = Column::of_floats(TEACHER_LOGPROBS, &floats("teacher"));
+    Step { turn: Arc::new(turn), trained: step["trained"] == true, reward: None, scores: Some([column].into()) }
 }
 
 #[test]

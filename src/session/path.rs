@@ -85,8 +85,8 @@ pub struct Step {
     pub trained: bool,
     /// The reward of the turn: a number or an object.
     pub reward: Option<Arc<serde_json::Value>>,
-    /// The logprobs of its sampled tokens by the teacher that the reader asked for.
-    pub scores: Option<Arc<Column>>,
+    /// The columns of scores of its sampled tokens by the teacher that the reader asked for.
+    pub scores: Option<Arc<[Column]>>,
 }
 
 /// Consecutive tokens of one kind.

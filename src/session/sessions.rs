@@ -10,11 +10,11 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
-use super::scores::TurnScores;
+use super::scores::{ScoredTurn, TurnScores};
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
 use super::state::{Frozen, Session, SessionError};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
-use super::{RewardTarget, Uid, is_name};
+use super::{RewardTarget, is_name};
 use crate::long_work::offload;
 pub use call::{Call, Turns};
 pub use finished::{
@@ -177,17 +177,12 @@ impl Sessions {
         }
     }
 
-    /// Adds the logprobs that a teacher gives to the sampled tokens of turns, also to a frozen session. They replace earlier ones of the
+    /// Adds what a teacher gives for the sampled tokens of turns, also to a frozen session. They replace earlier ones of the
     /// same teacher.
     ///
     /// # Errors
     /// When the session is unknown or was removed, has no such turn, or the ledger did not confirm the scores.
-    pub async fn score(
-        &self,
-        name: &str,
-        teacher: &Arc<str>,
-        turns: Vec<(Uid, Box<[f32]>)>,
-    ) -> Result<Ack, SessionError> {
+    pub async fn score(&self, name: &str, teacher: &Arc<str>, turns: Vec<ScoredTurn>) -> Result<Ack, SessionError> {
         let scores = TurnScores { teacher: Arc::clone(teacher), turns };
         match &self.backend {
             Backend::Local(store) => {

@@ -32,8 +32,8 @@ pub struct Snapshot {
     rewards: HashMap<RewardScope, Arc<Value>>,
     /// The last reward of each turn that has one.
     turn_rewards: HashMap<u32, Arc<Value>>,
-    /// The logprobs of the teacher that the reader asked for, by turn.
-    scores: HashMap<u32, Arc<Column>>,
+    /// The columns of scores by the teacher that the reader asked for, by turn.
+    scores: HashMap<u32, Arc<[Column]>>,
     lineages: OnceLock<Box<[Lineage]>>,
 }
 
@@ -214,12 +214,12 @@ impl Snapshot {
     }
 
     /// The same with the scores of a teacher.
-    pub(super) fn with_scores(&self, scores: HashMap<u32, Arc<Column>>) -> Arc<Self> {
+    pub(super) fn with_scores(&self, scores: HashMap<u32, Arc<[Column]>>) -> Arc<Self> {
         Arc::new(Self { scores, ..self.clone() })
     }
 
     /// The scores of a turn.
-    pub(super) fn scores(&self, turn: u32) -> Option<&Arc<Column>> {
+    pub(super) fn scores(&self, turn: u32) -> Option<&Arc<[Column]>> {
         self.scores.get(&turn)
     }
 

@@ -1,8 +1,8 @@
 //! Scores of a teacher: `POST /v1/teacher-scores`, exports with them, and the advantages of `distill`.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokentap::demo::{Engine, EngineOptions, Position, SamplingParams};
@@ -161,6 +161,137 @@ async fn scores_are_the_logprobs_of_the_teacher() {
     let again = control(&demo, "/v1/teacher-scores", &json!({"teacher": "big", "sessions": ["s"]})).await.json();
     assert_eq!((&again["rows"][0]["scored"], &again["rows"][0]["skipped"]), (&json!(0), &json!(12)));
     assert_eq!(again["mismatch"], found["mismatch"]);
+}
+
+/// The values of a column in the first row of a `jsonl` export, and their shape for each token.
+fn values(export: &Answer, name: &str) -> Option<(Value, Vec<u8>)> {
+    let row: Value = serde_json::from_str(export.text().lines().next()?).unwrap();
+    let column = row["columns"].as_array()?.iter().find(|column| column["name"] == name)?.clone();
+    Some((column["shape"].clone(), base64_simd::STANDARD.decode_to_vec(column["data"].as_str()?).unwrap()))
+}
+
+fn floats(data: &[u8]) -> Vec<f64> {
+    data.chunks_exact(4).map(|cell| f32::from_le_bytes(cell.try_into().unwrap()).into()).collect()
+}
+
+fn u32s(data: &[u8]) -> Vec<u32> {
+    data.chunks_exact(4).map(|cell| u32::from_le_bytes(cell.try_into().unwrap())).collect()
+}
+
+/// Checks that the ids are those of the largest logprobs of `all`, and that the logprobs are theirs.
+fn assert_likeliest(ids: &[u32], logprobs: &[f64], all: &[f64], about: &str) {
+    let truth: Vec<f64> = ids.iter().map(|id| all[*id as usize]).collect();
+    assert_close(logprobs, &truth, 1e-5, about);
+    let mut sorted = all.to_vec();
+    sorted.sort_unstable_by(|one, other| other.total_cmp(one));
+    assert_close(&truth, &sorted[..ids.len()], 1e-5, about);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn likeliest_tokens_of_both_policies_are_columns() {
+    let teacher = Teacher::start().await;
+    let named = format!("big=http://{}", teacher.addr);
+    let demo = demo_with(&["--teacher", &named, "--columns", "top_logprobs", "--top-logprobs", "4"]).await;
+    let turns = conversation(&demo, "s").await;
+    let score = async |options: Value| {
+        let mut request = json!({"teacher": "big", "sessions": ["s"]});
+        request.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let answer = control(&demo, "/v1/teacher-scores", &request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["rows"][0].clone()
+    };
+    let export =
+        async || control(&demo, "/v1/samples", &json!({"sessions": ["s"], "format": "jsonl", "scores": "big"})).await;
+    let bytes = async || get(demo.proxy.control, "/v1/sessions/s").await.json()["bytes"].as_u64().unwrap();
+    let before = bytes().await;
+    let row = score(json!({"top_logprobs": 3, "logprobs_of_top_ids": true})).await;
+    assert_eq!((&row["scored"], &row["without_top_ids"]), (&json!(12), &json!(0)), "{row}");
+    // the logprob, three ids and logprobs, and four logprobs of each token, and what each turn and column takes
+    let (content, grown) = (12 * (4 + 3 * 8 + 4 * 4), bytes().await - before);
+    assert!((content..content + 2 * 700).contains(&grown), "{grown} bytes for values of {content}");
+    let exported = export().await;
+    let (shape, ids) = values(&exported, "teacher_top_ids").unwrap();
+    let (_, logprobs) = values(&exported, "teacher_top_logprobs").unwrap();
+    let (student_shape, student) = values(&exported, "top_ids").unwrap();
+    let (of_top_shape, of_top) = values(&exported, "teacher_logprobs_of_top_ids").unwrap();
+    assert_eq!((&shape, &student_shape, &of_top_shape), (&json!([3]), &json!([4]), &json!([4])));
+    let (ids, student, logprobs, of_top) = (u32s(&ids), u32s(&student), floats(&logprobs), floats(&of_top));
+    let params = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+    let mut at = 0;
+    for (before, sampled, _) in &turns {
+        for token in 0..sampled.len() {
+            let known = [before, &sampled[..token]].concat();
+            let distribution = teacher.engine.distribution(Position::from(&known[..]), &params, 1);
+            let all: Vec<f64> = distribution.iter().map(|probability| probability.ln()).collect();
+            let (three, four) = (3 * at..3 * at + 3, 4 * at..4 * at + 4);
+            assert_likeliest(&ids[three.clone()], &logprobs[three], &all, "the teacher's likeliest tokens");
+            let truth: Vec<f64> = student[four.clone()].iter().map(|id| all[*id as usize]).collect();
+            assert_close(&of_top[four], &truth, 1e-5, "the teacher's logprobs of the student's likeliest tokens");
+            at += 1;
+        }
+    }
+    assert_eq!((at, column(&exported).unwrap().len()), (12, 12));
+    // what is stored is not asked again, and not narrowed
+    for options in [json!({}), json!({"top_logprobs": 2}), json!({"top_logprobs": 3, "logprobs_of_top_ids": true})] {
+        assert_eq!(score(options.clone()).await["scored"], 0, "{options}");
+    }
+    assert_eq!(score(json!({"top_logprobs": 5})).await["scored"], 12);
+    let wider = export().await;
+    assert_eq!(values(&wider, "teacher_top_ids").unwrap().0, json!([5]));
+    assert_eq!(floats(&values(&wider, "teacher_logprobs_of_top_ids").unwrap().1), of_top, "it is kept");
+    assert_eq!(score(json!({"again": true})).await["scored"], 12);
+    let again = export().await;
+    assert!(column(&again).is_some() && values(&again, "teacher_top_ids").is_none(), "all scores are replaced");
+    for (options, part) in [(json!(1025), "at most 1024"), (json!(-1), "expected u32")] {
+        let request = json!({"teacher": "big", "sessions": ["s"], "top_logprobs": options});
+        let refused = control(&demo, "/v1/teacher-scores", &request).await;
+        assert!(refused.status == 400 && refused.text().contains(part), "{}", refused.text());
+    }
+    let flags = ["--teacher", "big", "--top-logprobs", "2", "--logprobs-of-top-ids"];
+    let (succeeded, _, error) = command(&demo, &flags).await;
+    assert!(succeeded && error.contains("scored 12 tokens"), "{error}");
+    assert_eq!(floats(&values(&export().await, "teacher_logprobs_of_top_ids").unwrap().1), of_top);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_without_recorded_likeliest_tokens_are_counted() {
+    let demo = demo(&[]).await;
+    conversation(&demo, "s").await;
+    let request = json!({"teacher": "self", "sessions": ["s"], "logprobs_of_top_ids": true});
+    let row = control(&demo, "/v1/teacher-scores", &request).await.json()["rows"][0].clone();
+    assert_eq!((&row["scored"], &row["without_top_ids"]), (&json!(12), &json!(12)), "{row}");
+    let export = json!({"sessions": ["s"], "format": "jsonl", "scores": "self"});
+    let exported = control(&demo, "/v1/samples", &export).await;
+    assert!(column(&exported).is_some() && values(&exported, "teacher_logprobs_of_top_ids").is_none());
+    let row = control(&demo, "/v1/teacher-scores", &request).await.json()["rows"][0].clone();
+    assert_eq!(row["scored"], 0, "nothing is asked again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_path_is_asked_in_parts() {
+    let teacher = Teacher::start().await;
+    let (addr, starts) = (teacher.addr, Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&starts);
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let counted = Upstream::start(profile, move |asked| {
+        seen.lock().unwrap().extend(asked.json()["logprob_start_len"].as_u64());
+        FakeReply::Forward(addr)
+    })
+    .await;
+    let demo = demo(&[format!("t=http://{}", counted.addr)]).await;
+    let sampling = json!({"max_new_tokens": 300, "ignore_eos": true, "temperature": 1});
+    let answer =
+        demo.post("/sessions/s/generate", &json!({"input_ids": [299, 467], "sampling_params": sampling})).await;
+    let sampled = ids(&answer.json());
+    let request = json!({"teacher": "t", "sessions": ["s"], "top_logprobs": 1000});
+    let answer = control(&demo, "/v1/teacher-scores", &request).await;
+    assert_eq!((answer.status, &answer.json()["rows"][0]["scored"]), (200, &json!(300)), "{}", answer.text());
+    // 1,001 logprobs of a token, and 262,144 of a request
+    assert_eq!(*starts.lock().unwrap(), [1, 262]);
+    let export = json!({"sessions": ["s"], "format": "jsonl", "scores": "t"});
+    let exported = control(&demo, "/v1/samples", &export).await;
+    assert_close(&column(&exported).unwrap(), &teacher.logprobs(&[299, 467], &sampled), 1e-5, "both parts");
+    assert_eq!(values(&exported, "teacher_top_logprobs").unwrap().1.len(), 300 * 1000 * 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,13 +488,16 @@ async fn scores_survive_a_restart() {
     let body = json!({"input_ids": [299, 467], "sampling_params": sampling});
     let answer = post(binary.data, "/sessions/s/generate", body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let request = json!({"teacher": "self", "sessions": ["s"]}).to_string();
+    let request = json!({"teacher": "self", "sessions": ["s"], "top_logprobs": 3}).to_string();
     let first = post(binary.control, "/v1/teacher-scores", request.as_bytes()).await.json();
     assert_eq!(first["rows"][0]["scored"], 6, "{first}");
     let export = json!({"sessions": ["s"], "format": "jsonl", "scores": "self"}).to_string();
-    let before = column(&post(binary.control, "/v1/samples", export.as_bytes()).await).unwrap();
+    let before = post(binary.control, "/v1/samples", export.as_bytes()).await;
     binary.kill();
     let binary = alone.start_binary(&dir, &[]).await;
-    let after = column(&post(binary.control, "/v1/samples", export.as_bytes()).await).unwrap();
-    assert_eq!((after.len(), after), (6, before));
+    let after = post(binary.control, "/v1/samples", export.as_bytes()).await;
+    assert_eq!((column(&after).unwrap().len(), column(&after)), (6, column(&before)));
+    let (shape, likeliest) = values(&after, "teacher_top_logprobs").unwrap();
+    assert_eq!((shape, likeliest.len()), (json!([3]), 6 * 3 * 4));
+    assert_eq!(Some(likeliest), values(&before, "teacher_top_logprobs").map(|(_, data)| data));
 }

@@ -243,8 +243,8 @@ class Client:
         """Has a teacher score sessions, and returns the `mismatch` of both policies in all and in each of `rows`.
 
         `teacher` is a name of `--teacher`, "self" for the upstream, or the URL of an engine on a host of
-        `--teacher-host`; `options` are `key` (of that URL), `rows`, `version`, `classes`, `train_resumed`, `again`, `cap`,
-        `limit` and `weights`."""
+        `--teacher-host`; `options` are `key` (of that URL), `rows`, `version`, `classes`, `train_resumed`, `again`,
+        `top_logprobs`, `logprobs_of_top_ids`, `cap`, `limit` and `weights`."""
         return self.send(routes.teacher_scores(teacher, sessions, options))
 
     def policy(self) -> Json:

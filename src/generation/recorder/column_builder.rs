@@ -123,7 +123,7 @@ impl ColumnBuilder {
         }
         if let Some(top) = self.top.filter(|_| tokens.sampled > 0) {
             let is_whole = top.counts.len() == tokens.sampled;
-            match top_columns(&top.counts, &top.ids, &top.logprobs).filter(|_| is_whole) {
+            match top_columns(TOP_COLUMNS, &top.counts, &top.ids, &top.logprobs).filter(|_| is_whole) {
                 Some(columns) => built.columns.extend(columns),
                 None => {
                     let fault = match top.is_requested {

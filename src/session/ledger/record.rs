@@ -1,6 +1,6 @@
 //! The records of sessions, and their encoding.
 //!
-//! A record is encoded as a head in the format of postcard, and the token columns of a turn in the order in which the head describes them.
+//! A record is encoded as a head in the format of postcard, and the token columns of a turn or its scores in the order in which the head describes them.
 //! An id takes as many bytes as the largest id of its list needs. Floats are little-endian, so a NaN keeps its bits.
 //! The head has no names of members: a change to a type in it is a change of [`SCHEMA`].
 
@@ -181,7 +181,11 @@ impl Record {
     /// When a length does not fit into 32 bits. `out` may have a part of the record then.
     pub(in crate::session) fn encode(&self, out: &mut Vec<u8>) -> io::Result<()> {
         let turn = if let Change::Turn(turn) = &self.change { Some(turn) } else { None };
-        let columns = turn.map_or(&[][..], |turn| &turn.about.columns);
+        let columns = match &self.change {
+            Change::Turn(turn) => &turn.about.columns[..],
+            Change::Scored(scores) => &scores.columns,
+            _ => &[],
+        };
         let tokens = turn.map(|turn| TokenHead::try_new(turn)).transpose()?;
         let (prompt, response) = tokens.as_ref().map(|tokens| (tokens.prompt, tokens.response)).unzip();
         let head = Head {
@@ -206,15 +210,23 @@ impl Record {
     pub(in crate::session) fn decode(bytes: &[u8]) -> Option<Self> {
         let (Head { session, birth, change, tokens, columns }, mut rest) = postcard::take_from_bytes(bytes).ok()?;
         let mut change = change.into_owned();
-        if let Change::Turn(turn) = &mut change {
-            let turn = Arc::get_mut(turn).expect("it was made by the decoder");
-            let TokenHead { prompt, response, logprobs, entropy } = tokens?;
-            turn.prompt = prompt.read(&mut rest)?;
-            turn.response = response.read(&mut rest)?;
-            turn.logprobs = read::<4, _, _>(&mut rest, logprobs, f32::from_bits)?;
-            turn.entropy = read::<4, _, _>(&mut rest, entropy, f32::from_bits)?;
-            turn.about.columns =
-                columns.into_iter().map(|column| column.with_data(&mut rest)).collect::<Option<_>>()?;
+        let read_columns =
+            |rest: &mut &[u8]| columns.into_iter().map(|column| column.with_data(rest)).collect::<Option<Vec<_>>>();
+        match &mut change {
+            Change::Turn(turn) => {
+                let turn = Arc::get_mut(turn).expect("it was made by the decoder");
+                let TokenHead { prompt, response, logprobs, entropy } = tokens?;
+                turn.prompt = prompt.read(&mut rest)?;
+                turn.response = response.read(&mut rest)?;
+                turn.logprobs = read::<4, _, _>(&mut rest, logprobs, f32::from_bits)?;
+                turn.entropy = read::<4, _, _>(&mut rest, entropy, f32::from_bits)?;
+                turn.about.columns = read_columns(&mut rest)?;
+            }
+            Change::Scored(scores) => {
+                let scores = Arc::get_mut(scores).expect("it was made by the decoder");
+                scores.columns = read_columns(&mut rest)?;
+            }
+            _ => {}
         }
         rest.is_empty().then_some(Self { session, birth, change })
     }
@@ -536,7 +548,8 @@ mod tests {
             any::<u32>().prop_map(|turn| Change::ResponseDeleted { turn }),
             (any::<u32>(), text(), prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..20)).prop_map(
                 |(turn, teacher, logprobs)| {
-                    Change::Scored(Arc::new(Scores { turn, teacher: teacher.into(), logprobs: logprobs.into() }))
+                    let (teacher, logprobs, columns) = (teacher.into(), logprobs.into(), columns(turn % 4));
+                    Change::Scored(Arc::new(Scores { turn, teacher, logprobs, columns }))
                 }
             ),
             (any::<[u32; 2]>(), any::<u64>()).prop_map(|([leaf, turns], number)| Change::Finished {

@@ -52,14 +52,14 @@ impl Row {
     }
 
     /// Rows of one session with the scores of a teacher.
-    pub(in crate::session) fn with_scores(rows: &[Self], scores: HashMap<u32, Arc<Column>>) -> Vec<Self> {
+    pub(in crate::session) fn with_scores(rows: &[Self], scores: HashMap<u32, Arc<[Column]>>) -> Vec<Self> {
         let Some(snapshot) = rows.first().map(|row| row.snapshot.with_scores(scores)) else { return Vec::new() };
         rows.iter().map(|row| Self { snapshot: Arc::clone(&snapshot), ..row.clone() }).collect()
     }
 
-    /// The teacher's logprobs of a turn of the session.
+    /// The columns of a teacher's scores of a turn of the session.
     #[must_use]
-    pub fn scores(&self, turn: &Turn) -> Option<&Arc<Column>> {
+    pub fn scores(&self, turn: &Turn) -> Option<&Arc<[Column]>> {
         self.snapshot.scores(turn.id)
     }
 

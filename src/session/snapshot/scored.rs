@@ -36,9 +36,9 @@ impl Session {
         Row::with_scores(rows, self.columns(teacher, first.turns().len()))
     }
 
-    fn columns(&self, teacher: &str, turns: usize) -> HashMap<u32, Arc<Column>> {
+    fn columns(&self, teacher: &str, turns: usize) -> HashMap<u32, Arc<[Column]>> {
         let count = u32::try_from(turns).unwrap_or(u32::MAX);
         let scores = self.scores(teacher, count).into_iter();
-        scores.map(|(turn, scores)| (turn, Arc::new(scores.column()))).collect()
+        scores.map(|(turn, scores)| (turn, scores.all_columns())).collect()
     }
 }

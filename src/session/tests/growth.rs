@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::session::forest::Forest;
 use crate::session::ledger::{Change, Record};
-use crate::session::{Sessions, StoreLimits, Turn, TurnMetadata, Uid};
+use crate::session::{ScoredTurn, Sessions, StoreLimits, Turn, TurnMetadata, Uid};
 
 /// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {
@@ -102,6 +102,34 @@ fn restoring_branches_of_one_turn_is_linear() {
         let branch = |id: u32| turn(id, id.checked_sub(1).map(|_| 0), &opening(id), &[id]);
         restore((0..turns).map(branch), std::iter::empty());
     });
+}
+
+#[test]
+fn scoring_the_turns_of_a_chain_is_linear() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
+    // numbers of turns are as they were read, or have changed since
+    for moved in [0, 1] {
+        assert_linear(|turns| {
+            let chain: Vec<Arc<Turn>> = (0..turns)
+                .map(|id| {
+                    let mut turn = Arc::unwrap_or_clone(turn(id, id.checked_sub(1), &[id], &[id]));
+                    turn.about.uid = Uid::unique();
+                    Arc::new(turn)
+                })
+                .collect();
+            let scored = |turn: &Arc<Turn>| ScoredTurn {
+                turn: turn.id + moved,
+                uid: turn.about.uid,
+                logprobs: [-1.0].into(),
+                columns: Vec::new(),
+            };
+            let scores = chain.iter().map(scored).collect();
+            let store = restore(chain.into_iter(), std::iter::empty());
+            drop(runtime.block_on(store.score("s", &"t".into(), scores)).expect("the session has all turns"));
+            let stored = store.session("s").expect("it was restored").scores("t", turns);
+            assert_eq!(stored.len(), turns as usize);
+        });
+    }
 }
 
 #[test]

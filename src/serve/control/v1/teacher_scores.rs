@@ -1,5 +1,6 @@
 //! `POST /v1/teacher-scores`: a teacher scores the sampled tokens of recorded paths.
 
+mod job;
 mod teacher;
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,11 +20,15 @@ use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::response::json_response;
-use crate::session::{Row, Uid};
+use crate::session::Row;
+use job::{Job, Wanted};
 use teacher::Teacher;
 
 /// Rows that a teacher scores at the same time. Each is a prefill, of which an engine runs few at once.
 const CONCURRENT: usize = 8;
+
+/// The bytes of the scores of one path, at most. They are in memory until all have arrived, and are one change of the shared ledger.
+const MOST_BYTES: usize = 64 << 20;
 
 /// The body of `POST /v1/teacher-scores`.
 #[derive(Debug, Deserialize)]
@@ -48,6 +53,12 @@ pub(super) struct ScoreRequest {
     /// Also scores turns that have scores, and replaces them.
     #[serde(default)]
     again: bool,
+    /// The number of the teacher's likeliest tokens at each sampled one that are kept as well.
+    #[serde(default)]
+    top_logprobs: u32,
+    /// Whether the teacher's logprobs of the student's likeliest tokens are kept as well.
+    #[serde(default)]
+    logprobs_of_top_ids: bool,
     /// The bound of importance weights.
     cap: Option<f64>,
     /// The limit of the absolute log ratio, in nats.
@@ -85,6 +96,9 @@ struct ScoredRow {
     skipped: usize,
     /// Trained tokens without a log ratio, because their logprobs are missing or at another temperature than 1.
     incomparable: usize,
+    /// Trained tokens of turns without the ids of the student's likeliest tokens, if the teacher's logprobs of these are asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_top_ids: Option<usize>,
     mismatch: Mismatch,
     /// One for each token of the path: the weights of truncated and of masked importance sampling, null where the mask is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,14 +111,6 @@ struct Weights {
     mis: Vec<Option<f64>>,
 }
 
-/// A row that is to be scored.
-struct Job {
-    /// The tokens up to the last sampled one that is asked.
-    ids: Vec<u32>,
-    /// The turns that are asked: the uid, and the range of the sampled tokens in `ids`.
-    turns: Vec<(Uid, std::ops::Range<usize>)>,
-}
-
 /// The names of the sessions of a request.
 pub(super) fn names(request: &ScoreRequest) -> BTreeSet<&str> {
     let of_rows = request.rows.iter().map(|row| &*row.session);
@@ -114,24 +120,28 @@ pub(super) fn names(request: &ScoreRequest) -> BTreeSet<&str> {
 /// Scores the rows that have no scores, and returns the mismatch of all.
 ///
 /// # Errors
-/// 404 for an unknown teacher or session, 403 for a URL whose host `--teacher-host` does not list, 409 for a teacher of another vocabulary, 502 if the teacher fails. Rows that were scored before
-/// the failure are kept.
+/// 404 for an unknown teacher or session, 403 for a URL whose host `--teacher-host` does not list, 409 for a teacher of another vocabulary, 413
+/// for scores that are too large, 502 if the teacher fails. Rows that were scored before the failure are kept.
 pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<Response<Body>, Problem> {
-    let limits = limits(&request)?;
+    let (limits, wanted) = (limits(&request)?, wanted(proxy, &request)?);
     let teacher = Teacher::find(proxy, &request.teacher, request.key.as_ref())?;
     let request = Arc::new(request);
     let (owned, asked, name) = (Arc::clone(proxy), Arc::clone(&request), Arc::clone(&teacher.name));
     let (rows, unscored) = offload_export(move || {
         let rows = rows(&owned, &asked, &name)?;
-        let unscored: Vec<Row> = rows.iter().filter(|row| is_unscored(row, asked.again)).cloned().collect();
+        // a turn is trained in one row, so none is asked twice
+        let is_unscored =
+            |row: &&Row| row.trained().any(|turn| wanted.lacks(turn, row.scores(turn).map(|scores| &**scores)));
+        let unscored: Vec<Row> = rows.iter().filter(is_unscored).cloned().collect();
+        unscored.iter().try_for_each(|row| check_size(row, wanted))?;
         Ok::<_, Problem>((rows, unscored))
     })
     .await?;
     let scored: HashMap<(Arc<str>, u32), usize> = if unscored.is_empty() {
         HashMap::new()
     } else {
-        teacher.check(proxy).await?;
-        run(proxy, &teacher, unscored, request.again).await?
+        teacher.check(proxy, wanted).await?;
+        run(proxy, &teacher, unscored, wanted).await?
     };
     let owned = Arc::clone(proxy);
     offload_export(move || {
@@ -141,7 +151,9 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
             let session = find(&owned, of_session[0].session())?;
             for row in session.scored_rows(of_session, &teacher.name) {
                 let count = scored.get(&(Arc::clone(row.session()), row.leaf())).copied().unwrap_or(0);
-                done.push(summary(&row, count, &limits, request.weights, &mut all));
+                let mut found = summary(&row, count, &limits, request.weights, &mut all);
+                found.without_top_ids = wanted.of_top_ids.then(|| without_top_ids(&row));
+                done.push(found);
             }
         }
         let mismatch = Mismatch::new(&all, &limits);
@@ -165,6 +177,33 @@ fn limits(request: &ScoreRequest) -> Result<RatioLimits, Problem> {
     Ok(RatioLimits { cap, limit })
 }
 
+fn wanted(proxy: &Proxy, request: &ScoreRequest) -> Result<Wanted, Problem> {
+    let (top, most) = (request.top_logprobs, proxy.config.entropy.max_top_logprobs);
+    if top > most {
+        return Err(Problem::bad_request(format!("top_logprobs: must be at most {most}")));
+    }
+    Ok(Wanted { again: request.again, top, of_top_ids: request.logprobs_of_top_ids })
+}
+
+/// Refuses a row whose scores would be too large, before the teacher is asked.
+fn check_size(row: &Row, wanted: Wanted) -> Result<(), Problem> {
+    let bytes = wanted.bytes(row);
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let (session, leaf) = (row.session(), row.leaf());
+    let message = format!(
+        "the scores of path {leaf} of session {session:?} would take {bytes} bytes, and the most is {MOST_BYTES}: ask for a smaller \
+         top_logprobs, or for one kind of columns at a time"
+    );
+    Err(Problem::new(ErrorCode::TOO_LARGE, message))
+}
+
+/// The trained tokens of turns without the ids of the student's likeliest tokens.
+fn without_top_ids(row: &Row) -> usize {
+    row.trained().filter(|turn| job::top_ids(turn).is_none()).map(|turn| turn.response.len()).sum()
+}
+
 /// The requested rows, with the masks of an export of their sessions.
 fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>, Problem> {
     let selection = selection(&request.classes, request.train_resumed)?;
@@ -186,36 +225,12 @@ fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>
     Ok(all.into_iter().enumerate().filter(is_wanted).map(|(_, row)| row).collect())
 }
 
-/// Whether a turn that the row trains has no scores yet. A turn is trained in one row, so none is asked twice.
-fn is_unscored(row: &Row, again: bool) -> bool {
-    row.trained().any(|turn| again || row.scores(turn).is_none())
-}
-
-/// What the teacher is asked about a row: its trained turns that have no scores. `None` if no token before them gives them a logprob.
-fn job(row: &Row, again: bool) -> Option<Job> {
-    let path = row.path();
-    let (mut ids, mut turns) = (Vec::with_capacity(path.len()), Vec::new());
-    for step in &path.steps {
-        ids.extend_from_slice(&step.turn.prompt);
-        let start = ids.len();
-        ids.extend_from_slice(&step.turn.response);
-        let is_asked = step.trained && (again || step.scores.is_none());
-        // the first token of a path has no logprob
-        if is_asked && start > 0 && start < ids.len() {
-            turns.push((step.turn.about.uid, start..ids.len()));
-        }
-    }
-    let end = turns.last().map(|(_, tokens)| tokens.end)?;
-    ids.truncate(end);
-    Some(Job { ids, turns })
-}
-
 /// Scores the rows, and returns the number of scored tokens of each. After a failure no further row is begun.
 async fn run(
     proxy: &Arc<Proxy>,
     teacher: &Teacher,
     unscored: Vec<Row>,
-    again: bool,
+    wanted: Wanted,
 ) -> Result<HashMap<(Arc<str>, u32), usize>, Problem> {
     let total = unscored.len();
     let mut waiting = unscored.into_iter();
@@ -223,7 +238,7 @@ async fn run(
     let begin = |row: Row, tasks: &mut JoinSet<_>| {
         let (proxy, teacher) = (Arc::clone(proxy), teacher.clone());
         tasks.spawn(async move {
-            let tokens = match job(&row, again) {
+            let tokens = match Job::new(&row, wanted) {
                 Some(job) => score_row(&proxy, &teacher, &row, job).await?,
                 None => 0,
             };
@@ -258,26 +273,25 @@ async fn run(
 }
 
 /// Scores one row, and returns the number of scored tokens. Its scores are stored once all of them have arrived.
-async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, job: Job) -> Result<usize, String> {
-    let Job { ids, turns } = job;
+async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, mut job: Job) -> Result<usize, String> {
     let (session, leaf) = (row.session(), row.leaf());
     let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
-    let first = turns.first().map_or(1, |(_, tokens)| tokens.start);
     // agents must not lock trainers out, so this does not wait for room
-    let _memory = proxy.budget.insist(score::TOKEN_BYTES * ids.len());
-    let answer = teacher.client.call(Method::POST, score::PATH, Some(score::body(&ids, first))).await;
-    let (status, reply) = answer.map_err(|error| of_row(error.to_string()))?;
-    if !status.is_success() {
-        let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
-        return Err(of_row(format!("the engine answered {status}: {text}")));
+    let _memory = proxy.budget.insist(job.bytes());
+    for window in on_body(BodyLength::Request(job.bytes()), || job.windows()).await {
+        let query = job.query(&window);
+        let _of_reply = proxy.budget.insist(query.bytes());
+        let answer = teacher.client.call(Method::POST, score::PATH, Some(query.body())).await;
+        let (status, reply) = answer.map_err(|error| of_row(error.to_string()))?;
+        if !status.is_success() {
+            let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
+            return Err(of_row(format!("the engine answered {status}: {text}")));
+        }
+        let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await.map_err(of_row)?;
+        on_body(BodyLength::Reply(reply.len()), || job.add(&window, &scores)).await;
     }
-    let logprobs = on_body(BodyLength::Reply(reply.len()), || score::parse(&reply, &ids, first)).await;
-    let logprobs = logprobs.map_err(of_row)?;
-    let of_turn = |(uid, tokens): &(Uid, std::ops::Range<usize>)| {
-        (*uid, Box::from(&logprobs[tokens.start - first..tokens.end - first]))
-    };
-    let scores: Vec<(Uid, Box<[f32]>)> = turns.iter().map(of_turn).collect();
-    let tokens = scores.iter().map(|(_, logprobs)| logprobs.len()).sum();
+    let scores = job.into_scores();
+    let tokens = scores.iter().map(|turn| turn.logprobs.len()).sum();
     let stored = proxy.sessions.score(session, &teacher.name, scores).await;
     proxy.wait_written(stored.map_err(|error| of_row(error.to_string()))?).await;
     Ok(tokens)
@@ -317,6 +331,7 @@ fn summary(row: &Row, scored: usize, limits: &RatioLimits, weights: bool, all: &
         scored,
         skipped: trained - scored,
         incomparable,
+        without_top_ids: None,
         mismatch: Mismatch::new(&own, limits),
         weights,
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::job::Wanted;
 use crate::config::{Secret, TEACHER_SELF};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::probe::{Probe, ProbeError};
@@ -61,19 +62,36 @@ impl Teacher {
     }
 
     /// Refuses a teacher whose tokens have other ids: before the first path is sent, the sizes of the vocabularies and the ids of a text
-    /// are compared. What an engine does not report is not compared.
+    /// are compared. What an engine does not report is not compared. A request for more likeliest tokens than there are ends SGLang, and
+    /// one for the logprobs of other ids ends 0.5.6.
     ///
     /// # Errors
-    /// 409 for other tokens, 502 if the teacher fails.
-    pub(super) async fn check(&self, proxy: &Proxy) -> Result<(), Problem> {
-        if *self.name == *TEACHER_SELF {
-            return Ok(());
+    /// 409 for other tokens, 400 for too many likeliest tokens, 502 if the teacher fails.
+    pub(super) async fn check(&self, proxy: &Proxy, wanted: Wanted) -> Result<(), Problem> {
+        let is_self = *self.name == *TEACHER_SELF;
+        let size = if is_self {
+            proxy.upstream.borrow().vocab_size
+        } else {
+            let compared = tokio::time::timeout(CHECK_TIMEOUT, self.compare(proxy)).await;
+            compared.map_err(|_| self.failed("no answer in time"))??
+        };
+        match size {
+            Some(size) if wanted.top > size => {
+                Err(Problem::bad_request(format!("top_logprobs: {} is above the vocabulary size {size}", wanted.top)))
+            }
+            None if wanted.of_top_ids && !is_self => Err(Problem::new(
+                ErrorCode::TEACHER_MISMATCH,
+                format!(
+                    "teacher {} does not report the size of its vocabulary, which logprobs_of_top_ids needs",
+                    self.name
+                ),
+            )),
+            _ => Ok(()),
         }
-        let compared = tokio::time::timeout(CHECK_TIMEOUT, self.compare(proxy)).await;
-        compared.map_err(|_| self.failed("no answer in time"))?
     }
 
-    async fn compare(&self, proxy: &Proxy) -> Result<(), Problem> {
+    /// The size of the teacher's vocabulary, if it is known.
+    async fn compare(&self, proxy: &Proxy) -> Result<Option<u32>, Problem> {
         let failed = |error: ProbeError| self.failed(&error.to_string());
         let probe = Probe::new(self.client.clone(), None, 1);
         let info = probe.read_info().await.map_err(failed)?;
@@ -97,7 +115,7 @@ impl Teacher {
         {
             return mismatch("tokenizer: a sample text has other ids".to_owned());
         }
-        Ok(())
+        Ok(theirs.vocab_size)
     }
 }
 
