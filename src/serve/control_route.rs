@@ -30,7 +30,11 @@ pub(crate) static ROUTES: [ControlRoute; 14] = [
     ENTROPY,
     ControlRoute { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
-    ControlRoute { pattern: "/v1/sessions/{id}/trajectories", methods: &[Method::GET], query: &["version", "classes"] },
+    ControlRoute {
+        pattern: "/v1/sessions/{id}/trajectories",
+        methods: &[Method::GET],
+        query: &["version", "classes", "scores"],
+    },
     ControlRoute {
         pattern: "/v1/sessions/{id}/paths/{leaf}",
         methods: &[Method::GET],

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokentap::demo::{Engine, EngineOptions, Position, SamplingParams};
 use tokentap::serve::connection::Phase;
+use tokentap::serve::grpc::pb::{ExportRequest, SamplesRequest, export_reply, samples_reply};
 use tokio::sync::watch;
 
 use crate::crash::StandaloneEngine;
+use crate::grpc::client::trajectories;
 use crate::support::binary::output;
-use crate::support::client::{Answer, post};
+use crate::support::client::{Answer, get, post};
 use crate::support::demo::{Demo, all_numbers, assert_close, ids};
 use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
 
@@ -161,6 +163,50 @@ async fn scores_are_the_logprobs_of_the_teacher() {
     let again = control(&demo, "/v1/teacher-scores", &json!({"teacher": "big", "sessions": ["s"]})).await.json();
     assert_eq!((&again["rows"][0]["scored"], &again["rows"][0]["skipped"]), (&json!(0), &json!(12)));
     assert_eq!(again["mismatch"], found["mismatch"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_and_trajectories_have_the_scores_of_exports() {
+    let demo = demo(&[]).await;
+    conversation(&demo, "s").await;
+    let request = json!({"teacher": "self", "sessions": ["s"], "top_logprobs": 2});
+    assert_eq!(control(&demo, "/v1/teacher-scores", &request).await.status, 200);
+    let http = json!({"sessions": ["s"], "format": "jsonl", "scores": "self"});
+    let file = control(&demo, "/v1/samples", &http).await;
+    let row: Value = serde_json::from_str(file.text().lines().next().unwrap()).unwrap();
+    let columns = row["columns"].as_array().unwrap();
+    assert_eq!(columns.len(), 3, "{row}");
+    let mut client = trajectories(demo.proxy.control).await;
+    let sessions = vec!["s".to_owned()];
+    let scores = Some("self".to_owned());
+    let request = ExportRequest {
+        sessions: sessions.clone(),
+        format: "jsonl".into(),
+        scores: scores.clone(),
+        ..Default::default()
+    };
+    let mut replies = client.export(request).await.unwrap().into_inner();
+    let mut bytes = Vec::new();
+    while let Some(reply) = replies.message().await.unwrap() {
+        if let Some(export_reply::Part::Data(data)) = reply.part {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    assert!(bytes == file.body, "the bytes of HTTP");
+    for (scores, expected) in [(scores, 3), (None, 0)] {
+        let request = SamplesRequest { sessions: sessions.clone(), scores, ..Default::default() };
+        let reply = client.samples(request).await.unwrap().into_inner().message().await.unwrap().unwrap();
+        let Some(samples_reply::What::Sample(sample)) = reply.what else { panic!("a sample") };
+        assert_eq!(sample.columns.len(), expected);
+        for (column, exported) in sample.columns.iter().zip(columns) {
+            let data = base64_simd::STANDARD.encode_to_string(&column.data);
+            assert_eq!((json!(column.name), json!(data)), (exported["name"].clone(), exported["data"].clone()));
+        }
+    }
+    let shown = async |path: &str| get(demo.proxy.control, path).await.json();
+    let scored = shown("/v1/sessions/s/trajectories?scores=self").await;
+    assert_eq!(scored["trajectories"][0]["columns"], row["columns"]);
+    assert_eq!(shown("/v1/sessions/s/trajectories").await["trajectories"][0]["columns"], Value::Null);
 }
 
 /// The values of a column in the first row of a `jsonl` export, and their shape for each token.

@@ -105,7 +105,7 @@ impl Trajectories for TrajectoriesService {
             classes: message.classes,
             train_resumed: message.train_resumed,
             advantages,
-            scores: None,
+            scores: message.scores,
         };
         let proxy = Arc::clone(&self.0);
         self.refresh(&request.sessions).await?;
@@ -129,12 +129,13 @@ impl Trajectories for TrajectoriesService {
     type SamplesStream = ReplyStream<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
-        let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed } = request.into_inner();
+        let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed, scores } =
+            request.into_inner();
         let proxy = Arc::clone(&self.0);
         self.refresh(&sessions).await?;
         let settled = offload_export(move || {
             let selection = samples::selection(&classes, train_resumed)?;
-            let batch = samples::batch(&proxy, &sessions, version, !no_branches, selection, None)?;
+            let batch = samples::batch(&proxy, &sessions, version, !no_branches, selection, scores.as_deref())?;
             Ok::<_, Problem>(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await?;

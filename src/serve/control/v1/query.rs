@@ -25,6 +25,8 @@ pub(super) struct Query {
     pub session: Option<String>,
     /// `version` of a session.
     pub version: Option<u32>,
+    /// `scores`: the teacher whose scores the paths have.
+    pub scores: Option<String>,
     /// `since`: a cursor, or the number of a token.
     pub since: Option<String>,
     /// `index` of a sequence.
@@ -53,6 +55,7 @@ impl Query {
                 "index" => query.index = Some(value.parse().map_err(|_| bad("a number"))?),
                 "search" => query.search = Some(value).filter(|part| !part.is_empty()),
                 "session" => query.session = Some(value),
+                "scores" => query.scores = Some(value),
                 "order" if value == "newest" => query.newest = true,
                 "order" => return Err(bad("newest or absent")),
                 "classes" => {

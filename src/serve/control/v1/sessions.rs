@@ -247,7 +247,11 @@ pub(crate) fn annotate(proxy: &Proxy) -> Annotate {
 /// Returns every path of a session, including those that are not exported.
 pub(super) fn trajectories(proxy: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
     let session = find(proxy, id)?;
-    let snapshot = session.snapshot_of(query.version, query.classes).map_err(|error| Problem::session(id, error))?;
+    let mut snapshot =
+        session.snapshot_of(query.version, query.classes).map_err(|error| Problem::session(id, error))?;
+    if let Some(teacher) = &query.scores {
+        snapshot = session.scored(&snapshot, teacher);
+    }
     let (mut rows, out) = snapshot.rows(true);
     let repeated = repeated_rows(&rows);
     rows.iter_mut().zip(repeated).for_each(|(row, repeats)| row.marks.repeats_sample = repeats);

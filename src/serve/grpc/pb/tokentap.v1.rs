@@ -489,6 +489,9 @@ pub struct ExportRequest {
     /// Adds advantages to the rows: the text of the JSON object `advantages` of POST /v1/samples.
     #[prost(string, optional, tag = "12")]
     pub advantages: ::core::option::Option<::prost::alloc::string::String>,
+    /// The teacher whose scores the rows have as columns, by the name under which it scored them.
+    #[prost(string, optional, tag = "13")]
+    pub scores: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
@@ -538,6 +541,8 @@ pub struct SamplesRequest {
     pub classes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(bool, tag = "5")]
     pub train_resumed: bool,
+    #[prost(string, optional, tag = "6")]
+    pub scores: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SamplesReply {
