@@ -5,6 +5,7 @@ mod check;
 mod columns;
 mod import;
 mod policy;
+mod scores;
 mod server;
 
 use std::net::SocketAddr;

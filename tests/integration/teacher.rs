@@ -93,7 +93,7 @@ async fn conversation(demo: &Demo, session: &str) -> Vec<(Vec<u32>, Vec<u32>, Ve
 }
 
 /// The teacher's logprobs in the first row of a `jsonl` export.
-fn column(export: &Answer) -> Option<Vec<f64>> {
+pub fn column(export: &Answer) -> Option<Vec<f64>> {
     let row: Value = serde_json::from_str(export.text().lines().next()?).unwrap();
     let column = row["columns"].as_array()?.iter().find(|column| column["name"] == "teacher_logprobs")?.clone();
     let data = base64_simd::STANDARD.decode_to_vec(column["data"].as_str()?).unwrap();
@@ -210,7 +210,7 @@ async fn grpc_and_trajectories_have_the_scores_of_exports() {
 }
 
 /// The values of a column in the first row of a `jsonl` export, and their shape for each token.
-fn values(export: &Answer, name: &str) -> Option<(Value, Vec<u8>)> {
+pub fn values(export: &Answer, name: &str) -> Option<(Value, Vec<u8>)> {
     let row: Value = serde_json::from_str(export.text().lines().next()?).unwrap();
     let column = row["columns"].as_array()?.iter().find(|column| column["name"] == name)?.clone();
     Some((column["shape"].clone(), base64_simd::STANDARD.decode_to_vec(column["data"].as_str()?).unwrap()))

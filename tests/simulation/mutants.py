@@ -137,6 +137,11 @@ FAULTS = {
         "if own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {",
         "if !FAULT && own.iter().any(|missing| matches!(missing.change, MissingChange::Turn(_))) {",
     ),
+    "scores keep the number of their turn in another order": (
+        SHARING + "merge.rs",
+        "Scores { turn: id(*uid)?, ..Scores::clone(scores) }",
+        "Scores { turn: id(*uid).map(|turn| if FAULT { scores.turn } else { turn })?, ..Scores::clone(scores) }",
+    ),
     "a merge loses the tokens of the parent": (
         SHARING + "missing.rs",
         "turn.parent.map(|parent| self.tokens(parent)).unwrap_or_default()",

@@ -10,8 +10,12 @@ use tokio::time::{Instant, sleep};
 use super::faults::Loss;
 use super::history::{Fleet, Settings};
 use super::random::Random;
+use crate::columns::Column;
 use crate::session::ledger::AppendError;
-use crate::session::{Call, Draft, Frozen, RewardScope, RewardTarget, SessionError, Sessions, TurnMetadata, Uid};
+use crate::session::scores::TurnScores;
+use crate::session::{
+    Call, Draft, Frozen, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Turn, TurnMetadata, Uid,
+};
 
 /// A turn as its client knows it.
 #[derive(Debug, Clone)]
@@ -91,6 +95,7 @@ pub(super) async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Ran
             7 => client.freeze_around_failover().await,
             8 => client.delete_during_partition(&mut random).await,
             9 => client.retry(turns, &mut random).await,
+            10 => score(&store, &session, &mut random).await,
             _ => client.call((process, &store), turns, &mut random).await,
         }
     }
@@ -327,6 +332,32 @@ async fn reward(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
         Err(error @ (SessionError::NoVersion | SessionError::Unknown | SessionError::NoGenerations)) => {
             panic!("{error}")
         }
+    }
+}
+
+/// The scores of a turn, by which [`check`](super::check) recognises it under any number.
+pub(super) fn scores_of(turn: &Turn) -> Vec<f32> {
+    turn.response.iter().map(|id| -f64::from(*id) as f32).collect()
+}
+
+async fn score(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
+    let Some(session) = store.session(name) else { return };
+    let scored = {
+        let state = session.state();
+        let turns = state.forest.turns();
+        if turns.is_empty() {
+            return;
+        }
+        let turn = &turns[random.index(turns.len())];
+        let (uid, logprobs) = (turn.about.uid, scores_of(turn).into());
+        let column = Column::of_floats("teacher_column", &scores_of(turn));
+        ScoredTurn { turn: turn.id, uid, logprobs, columns: vec![column] }
+    };
+    let scores = TurnScores { teacher: "t".into(), turns: vec![scored] };
+    match store.sharing().score(name, &scores).await {
+        // the session may be another one of this name by now, or have lost the turn
+        Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
+        Err(error) => panic!("{error}"),
     }
 }
 

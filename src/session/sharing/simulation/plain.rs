@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::check::SessionEntries;
-use super::clients::rows;
+use super::clients::{rows, scores_of};
 use super::faults::Loss;
 use super::history::History;
 use crate::session::ledger::Change;
 use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Draft, Session, TurnMetadata};
+use crate::session::{Call, Draft, Scores, Session, TurnMetadata};
 
 /// Everything of a session that an export shows.
 #[derive(Debug, PartialEq)]
@@ -17,6 +17,8 @@ struct Export {
     rewards: Vec<Vec<Option<Arc<serde_json::Value>>>>,
     incomplete: bool,
     finished: Vec<(u32, u32)>,
+    /// By turn.
+    scores: Vec<(u32, Vec<f32>)>,
     causes: Vec<crate::session::Cause>,
 }
 
@@ -24,6 +26,8 @@ fn export(session: &Session) -> Export {
     let state = session.state();
     let (frozen, incomplete) = (state.frozen.len(), state.incomplete.is_some());
     let finished = state.finished.iter().map(|path| (path.leaf, path.trained_from)).collect();
+    let of_turn = |scores: &Arc<Scores>| (scores.turn, scores.logprobs.to_vec());
+    let scores = state.scores.all().map(of_turn).collect();
     let causes = state.forest.turns().iter().map(|turn| turn.about.cause).collect();
     drop(state);
     let (mut versions, mut rewards) = (Vec::new(), Vec::new());
@@ -32,7 +36,7 @@ fn export(session: &Session) -> Export {
         versions.push(rows(&snapshot));
         rewards.push(snapshot.paths(true).0.into_iter().map(|path| path.reward).collect());
     }
-    Export { versions, rewards, incomplete, finished, causes }
+    Export { versions, rewards, incomplete, finished, scores, causes }
 }
 
 /// The exports of every process are those of a plain store in which the calls were made in the order of the list.
@@ -79,6 +83,15 @@ pub(super) async fn processes_agree_with_a_plain_store(
                         return Err(format!("{name}: entry {at} freezes {turns} turns"));
                     }
                 }
+                Change::Scored(scores) => {
+                    let session = session.ok_or_else(|| format!("{name}: scores before the first turn"))?;
+                    let turn = session.turn(scores.turn).ok_or_else(|| format!("{name}: scores of no turn"))?;
+                    let expected = scores_of(&turn);
+                    if scores.logprobs[..] != expected || scores.columns[0].floats().as_ref() != Some(&expected) {
+                        return Err(format!("{name}: entry {at} has the scores of another turn than {turn:?}"));
+                    }
+                    plain.memory().score(&session, vec![Scores::clone(scores)]).map_err(|error| error.to_string())?;
+                }
                 Change::Incomplete => plain.mark_incomplete(name),
                 Change::Finished { .. } => {}
                 other => return Err(format!("{name}: entry {at} is {other:?}")),
@@ -92,7 +105,9 @@ pub(super) async fn processes_agree_with_a_plain_store(
             sharing.refresh(name).await.map_err(|error| format!("{name}: process {at}: {error}"))?;
             let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
             let found = export(&session);
-            let members = |export: &Export| (export.versions.clone(), export.rewards.clone(), export.incomplete);
+            let members = |export: &Export| {
+                (export.versions.clone(), export.rewards.clone(), export.incomplete, export.scores.clone())
+            };
             if members(&found) != members(&expected) || found.causes != expected.causes {
                 return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));
             }
