@@ -53,7 +53,7 @@ pub(crate) use repeats::{repeated_paths, repeated_rows};
 pub use settle::{RowCounts, SelectedRows, settle};
 pub use size::{Longest, TooLarge};
 pub use validate::Needs;
-pub(crate) use validate::verdict;
+pub(crate) use validate::{temperature as logprob_temperature, verdict};
 
 /// Statistics of the thinking in a path. The caller of an export computes them, because the export does not know the think tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -68,18 +68,21 @@ pub(super) fn numbers(turn: &Turn, needs: Needs) -> Result<(), &'static str> {
 }
 
 /// The temperature of the distribution that the logprobs of a turn describe, if it is known. Of a turn whose entropies were not wanted it
-/// is the one that the client asked for.
-pub(super) fn temperature(turn: &Turn) -> Option<f64> {
+/// is the one that the client asked for, unless `top_k` is 1: then the engine's logprobs depend on the other requests of the batch.
+pub(crate) fn temperature(turn: &Turn) -> Option<f64> {
     #[derive(serde::Deserialize)]
     struct Sampling {
         temperature: Option<f64>,
+        top_k: Option<serde_json::Number>,
     }
     if let Some(how) = &turn.about.measured {
         return how.temperature;
     }
     let sampling: Sampling = serde_json::from_str(turn.about.sampling.as_deref()?).ok()?;
     // below this the engine samples greedily, and its logprobs are at temperature 1
-    sampling.temperature.map(|temperature| if temperature < 1e-6 { 1.0 } else { temperature })
+    let temperature = sampling.temperature.map(|temperature| if temperature < 1e-6 { 1.0 } else { temperature })?;
+    let is_top_1 = sampling.top_k.is_some_and(|top_k| top_k.as_f64() == Some(1.0));
+    Some(temperature).filter(|temperature| *temperature == 1.0 || !is_top_1)
 }
 
 fn lengths(turn: &Turn) -> Result<(), &'static str> {
@@ -110,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{path, turns};
-    use crate::session::{Fault, Snapshot};
+    use crate::session::{EntropyMethod, Fault, Snapshot};
 
     const ALL: Needs = Needs { logprobs: true, entropy: true, temperature: false, kept: None, int32_ids: false };
 
@@ -152,6 +155,34 @@ mod tests {
     fn path_without_a_prompt_is_refused() {
         assert_eq!(verdict(0, |turn| turn.prompt = [].into(), ALL), Err("no_prompt"));
         assert_eq!(verdict(1, |turn| turn.prompt = [].into(), ALL), Ok(()), "a resumed turn adds no prompt");
+    }
+
+    #[test]
+    fn temperature_is_the_measured_one_else_the_requested_one() {
+        let measured = |temperature| EntropyMethod {
+            source: "top_k".into(),
+            estimator: "estimate".into(),
+            temperature,
+            top_k: Some(20),
+            reason: None,
+        };
+        for (of_measured, sampling, expected) in [
+            (Some(Some(1.0)), r#"{"temperature":0.7}"#, Some(1.0)),
+            (Some(None), r#"{"temperature":1}"#, None),
+            (None, r#"{"temperature":0.7}"#, Some(0.7)),
+            (None, r#"{"temperature":1,"top_k":1}"#, Some(1.0)),
+            (None, r#"{"temperature":0}"#, Some(1.0)),
+            (None, r#"{"temperature":0,"top_k":1}"#, Some(1.0)),
+            (None, r#"{"temperature":0.7,"top_k":1}"#, None),
+            (None, r#"{"temperature":0.7,"top_k":-1}"#, Some(0.7)),
+            (None, r#"{"temperature":null}"#, None),
+            (None, "{}", None),
+        ] {
+            let [mut turn, ..] = turns();
+            turn.about.measured = of_measured.map(|temperature| Arc::new(measured(temperature)));
+            turn.about.sampling = Some(sampling.into());
+            assert_eq!(temperature(&turn), expected, "{sampling}");
+        }
     }
 
     #[test]

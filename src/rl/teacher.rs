@@ -2,6 +2,7 @@
 
 use super::RequestError;
 use crate::columns::{Column, TEACHER_LOGPROBS};
+use crate::export::logprob_temperature;
 use crate::session::Turn;
 
 /// Why a turn has no log ratios.
@@ -51,15 +52,10 @@ pub fn log_ratios(turn: &Turn, scores: Option<&[Column]>) -> Result<Vec<f64>, Ra
     if student.len() != teacher.len() || student.iter().any(|nats| !nats.is_finite()) {
         return Err(RatioProblem::NoLogprobs);
     }
-    if !is_at_one(turn) {
+    if logprob_temperature(turn) != Some(1.0) {
         return Err(RatioProblem::Temperature);
     }
     Ok(teacher.iter().zip(student).map(|(teacher, student)| f64::from(*teacher) - f64::from(*student)).collect())
-}
-
-/// Whether the logprobs of a turn are known to be at temperature 1.
-fn is_at_one(turn: &Turn) -> bool {
-    turn.about.measured.as_ref().is_some_and(|measured| measured.temperature == Some(1.0))
 }
 
 #[cfg(test)]

@@ -376,6 +376,27 @@ async fn tokens_at_another_temperature_are_not_compared() {
     assert!(refused.status == 400 && refused.text().contains("temperature 1"), "{}", refused.text());
 }
 
+/// A turn whose entropies the client does not want has no measured temperature.
+#[tokio::test(flavor = "multi_thread")]
+async fn unmeasured_tokens_are_compared_at_the_requested_temperature() {
+    let demo = demo(&[]).await;
+    for (session, temperature) in [("one", json!(1)), ("other", json!(0.7)), ("default", Value::Null)] {
+        let mut sampling = json!({"max_new_tokens": 6, "ignore_eos": true});
+        if !temperature.is_null() {
+            sampling["temperature"] = temperature;
+        }
+        let body = json!({
+            "input_ids": [299, 467], "sampling_params": sampling, "return_logprob": true, "return_entropy": false,
+        });
+        assert_eq!(demo.post(&format!("/sessions/{session}/generate"), &body).await.status, 200);
+        let request = json!({"teacher": "self", "sessions": [session]});
+        let found = control(&demo, "/v1/teacher-scores", &request).await.json();
+        let (compared, incomparable) = if session == "one" { (6, 0) } else { (0, 6) };
+        assert_eq!(found["rows"][0]["incomparable"], incomparable, "{session}: {found}");
+        assert_eq!(found["mismatch"]["tokens"], compared, "{session}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_teachers_are_refused_before_the_first_path() {
     let teacher = Teacher::start().await;
