@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-columns real-dialects real-accuracy real-policies real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-columns real-teacher real-dialects real-accuracy real-policies real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -34,6 +34,10 @@ real: ## real SGLang servers on the CPU: the same prompts with and without token
 real-columns: ## routed experts of tiny mixture-of-experts weights in a real SGLang on the CPU, every row compared with torch (ten minutes, 7 GB, package registries)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/moe/run.sh
+
+real-teacher: ## scores of a real SGLang on the CPU, compared with torch (a few minutes, 7 GB, package registries)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/teacher/run.sh
 
 real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared with those of SGLang's own endpoints (five minutes, 7 GB)
 	cargo build --release
