@@ -22,13 +22,13 @@ use crate::long_work::{BodyLength, in_place};
 /// The request for the rest of a stream, until the head of its reply arrives.
 pub(super) enum StreamContinuation {
     /// Waits for the end of the pause.
-    Waiting(Pin<Box<dyn Future<Output = bool> + Send>>, Option<Continuation>),
+    Waiting(Pin<Box<dyn Future<Output = bool> + Send>>, Option<Box<Continuation>>),
     /// Waits for the head of the reply.
     Sent(Pin<Box<dyn Future<Output = Option<ReplyBody>> + Send>>),
 }
 
 impl StreamContinuation {
-    pub(super) fn new(resumption: &Resumption, continuation: Continuation, active: &ActiveGeneration) -> Self {
+    pub(super) fn new(resumption: &Resumption, continuation: Box<Continuation>, active: &ActiveGeneration) -> Self {
         Self::Waiting(Box::pin(resumption.wait_continued(active.capture().context())), Some(continuation))
     }
 
@@ -38,7 +38,9 @@ impl StreamContinuation {
         if let Self::Waiting(wait, continuation) = self {
             let is_continued = ready!(wait.as_mut().poll(cx));
             let continuation = continuation.take().filter(|_| is_continued && !active.capture().is_aborted_by_client());
-            let Some(Continuation { rid, call }) = continuation else { return Poll::Ready(None) };
+            let Some(Continuation { rid, call }) = continuation.map(|continuation| *continuation) else {
+                return Poll::Ready(None);
+            };
             active.begin_continuation(&rid);
             *self = Self::Sent(Box::pin(send_stream(Arc::clone(active.capture().context()), call)));
         }

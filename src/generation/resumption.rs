@@ -36,7 +36,7 @@ pub(super) enum JoinOutcome {
     /// An error of the engine.
     Error,
     /// The trainer aborted the generation, which can be continued.
-    Aborted(JoinedObject, Continuation),
+    Aborted(JoinedObject, Box<Continuation>),
     /// It cannot be joined.
     Unreadable,
 }
@@ -114,14 +114,14 @@ impl Resumption {
         self.reply.as_ref().is_ok_and(|reply| reply.attempts() > 1)
     }
 
-    fn continuation(&self, context: &GenerationContext) -> Result<Continuation, ResumeObstacle> {
+    fn continuation(&self, context: &GenerationContext) -> Result<Box<Continuation>, ResumeObstacle> {
         let reply = self.reply.as_ref().map_err(|obstacle| *obstacle)?;
         if reply.attempts() >= MOST_ATTEMPTS {
             return Err(ResumeObstacle::Attempts);
         }
         let rid = rid::fresh();
         let body = reply.continuation(&rid)?;
-        Ok(Continuation { rid, call: self.head.call(context.budget.hold(body)) })
+        Ok(Box::new(Continuation { rid, call: self.head.call(context.budget.hold(body)) }))
     }
 
     /// Waits while a trainer has paused the engine, which would not abort a request that it has not begun. Resolves to false if the pause does
