@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-columns real-teacher real-dialects real-accuracy real-policies real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -38,6 +38,10 @@ real-columns: ## routed experts of tiny mixture-of-experts weights in a real SGL
 real-teacher: ## scores of a real SGLang on the CPU, compared with torch (a few minutes, 7 GB, package registries)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/teacher/run.sh
+
+real-calls: ## the tool calls of a table, read by the parsers of SGLang 0.5.23 (a minute, 7 GB)
+	bash tests/real/setup.sh 0.5.23
+	"$${REAL_SGLANG_HOME:-$$HOME/.cache/real-sglang}/venv-0.5.23/bin/python" tests/real/calls.py
 
 real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared with those of SGLang's own endpoints (five minutes, 7 GB)
 	cargo build --release

@@ -10,6 +10,8 @@
 mod content;
 #[path = "templates/detokenizer.rs"]
 mod detokenizer;
+#[path = "templates/families.rs"]
+mod families;
 #[path = "templates/hostile.rs"]
 mod hostile;
 #[path = "templates/record.rs"]

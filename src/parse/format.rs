@@ -22,6 +22,8 @@ pub enum Format {
     Mistral,
     /// A section of calls between special tokens, with a fenced JSON object (V3, R1) or a plain one (V3.1).
     DeepSeek,
+    /// In `<minimax:tool_call>` tags: any number of `<invoke name="…">`, which contain `<parameter name="…">`.
+    MiniMaxM2,
 }
 
 /// Error: no format has this name.
@@ -31,7 +33,7 @@ pub struct UnknownFormat(pub String);
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Hermes,
         Self::QwenXml,
         Self::Glm,
@@ -40,6 +42,7 @@ impl Format {
         Self::Pythonic,
         Self::Mistral,
         Self::DeepSeek,
+        Self::MiniMaxM2,
     ];
 
     /// The name of the format, then the other names of it in SGLang's `--tool-call-parser`.
@@ -54,6 +57,7 @@ impl Format {
             Self::Mistral => &["mistral"],
             // not deepseekv32 and later: their format differs
             Self::DeepSeek => &["deepseek", "deepseekv3", "deepseekv31"],
+            Self::MiniMaxM2 => &["minimax_m2", "minimax-m2"],
         }
     }
 
@@ -66,7 +70,7 @@ impl Format {
     /// Whether the values of parameters are texts, which are read by the types of the parameters.
     #[must_use]
     pub fn has_text_values(self) -> bool {
-        matches!(self, Self::QwenXml | Self::Glm)
+        matches!(self, Self::QwenXml | Self::Glm | Self::MiniMaxM2)
     }
 }
 

@@ -25,8 +25,8 @@ impl Default for Think {
 pub struct Grammar {
     /// The format of calls. `None`: no calls are parsed, and text that looks like a call is content.
     pub format: Option<Format>,
-    /// The types of the parameters of the tools, for `qwen_xml` and `glm`. `None`: a value is JSON, or text if it is not JSON, without the white
-    /// space around it, as strands-sglang reads it.
+    /// The types of the parameters of the tools, for formats whose values are texts. `None`: a value of `qwen_xml` or `glm` is JSON, or text if it
+    /// is not JSON, without the white space around it, as strands-sglang reads it.
     pub parameters: Option<Arc<ParameterTypes>>,
     /// The markers of thinking. `None`: no text is reasoning.
     pub think: Option<Think>,

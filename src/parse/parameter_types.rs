@@ -1,4 +1,4 @@
-//! The types of the parameters of tools, by which `qwen_xml` and `glm` read values.
+//! The types of the parameters of tools, by which formats read values that are texts.
 //!
 //! A type follows from the schema of the parameter as in SGLang, which looks at `type` first, then at alternatives, then at the allowed
 //! values. References within the tool are resolved.

@@ -18,7 +18,7 @@ pub(super) enum Step {
     More,
     /// The first bytes, this many, are text. The scan continues after them.
     Text(usize),
-    /// The first bytes, this many and at least one, have these events. The block continues after them.
+    /// The first bytes, this many, have these events. The block continues after them. At least one of the two is not empty.
     Part(usize, Vec<Event>),
     /// The first bytes, this many, have these events. The block ends after them.
     End(usize, Vec<Event>),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::glm::Glm;
 use super::hermes::Hermes;
+use super::invoke_block::InvokeBlock;
 use super::llama3::Llama3;
 use super::mistral::Mistral;
 use super::parameter_block::ParameterBlock;
@@ -12,7 +13,7 @@ use super::pythonic::Pythonic;
 use super::qwen_xml::QwenXml;
 use super::section::Section;
 use super::step::Step;
-use super::{Format, deepseek, glm, hermes, kimi_k2, llama3, mistral, pythonic};
+use super::{Format, deepseek, glm, hermes, kimi_k2, llama3, minimax_m2, mistral, pythonic};
 
 /// The markers of the calls of a format.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ impl CallMarkers {
             Format::Llama3 => (llama3::TAG, &[llama3::TAG], Some('{')),
             Format::Pythonic => (pythonic::START, &pythonic::MARKERS, Some('[')),
             Format::Mistral => (mistral::START, &mistral::MARKERS, None),
+            Format::MiniMaxM2 => (minimax_m2::BLOCK.start, &minimax_m2::MARKERS, None),
         };
         Self { start, all, bare_start }
     }
@@ -50,6 +52,7 @@ pub(super) enum Syntax {
     Llama3(Llama3),
     Pythonic(Pythonic),
     Mistral(Mistral),
+    Invoke(InvokeBlock),
 }
 
 impl Syntax {
@@ -64,6 +67,7 @@ impl Syntax {
             Format::Llama3 => Self::Llama3(Llama3::default()),
             Format::Pythonic => Self::Pythonic(Pythonic::default()),
             Format::Mistral => Self::Mistral(Mistral::default()),
+            Format::MiniMaxM2 => Self::Invoke(InvokeBlock::new(&minimax_m2::BLOCK, types)),
         }
     }
 
@@ -77,6 +81,7 @@ impl Syntax {
             Self::Llama3(llama3) => llama3.read(buffered),
             Self::Pythonic(pythonic) => pythonic.read(buffered),
             Self::Mistral(mistral) => mistral.read(buffered),
+            Self::Invoke(block) => block.read(buffered),
         }
     }
 
@@ -90,6 +95,7 @@ impl Syntax {
             Self::Llama3(llama3) => llama3.in_string(),
             Self::Pythonic(pythonic) => pythonic.in_string(),
             Self::Mistral(mistral) => mistral.in_string(),
+            Self::Invoke(block) => block.in_value(),
         }
     }
 
@@ -100,6 +106,7 @@ impl Syntax {
             Self::QwenXml(qwen_xml) => qwen_xml.end_at_pending_marker(buffered),
             Self::Glm(glm) => glm.end_at_pending_marker(buffered),
             Self::Section(section) => section.end_at_pending_marker(buffered),
+            Self::Invoke(block) => block.end_at_pending_marker(buffered),
             Self::Llama3(_) | Self::Pythonic(_) | Self::Mistral(_) => None,
         }
     }
@@ -114,6 +121,7 @@ impl Syntax {
             Self::Llama3(llama3) => llama3.end(buffered),
             Self::Pythonic(_) => Pythonic::end(buffered),
             Self::Mistral(mistral) => mistral.end(buffered),
+            Self::Invoke(block) => block.end(buffered),
         }
     }
 }

@@ -48,6 +48,8 @@ impl Family {
         let found = FAMILY_TOKENS.iter().find(|(token, _)| folder.tokenizer.is_added(token));
         match found.map_or(Self::Other, |(_, family)| *family) {
             Self::ChatMl if folder.template.mentions("<function=") => Self::QwenXml,
+            // M1 and M3 write calls and thinking in other ways
+            Self::MiniMax if !folder.template.mentions("<minimax:tool_call>") => Self::Other,
             family => family,
         }
     }
@@ -63,7 +65,8 @@ impl Family {
             Self::KimiK2 => Some("kimi_k2"),
             Self::DeepSeek => Some("deepseek"),
             Self::Mistral => Some("mistral"),
-            Self::MiniMax | Self::Harmony | Self::Other => None,
+            Self::MiniMax => Some("minimax_m2"),
+            Self::Harmony | Self::Other => None,
         }
     }
 

@@ -124,9 +124,14 @@ pub fn tokenizers() -> Vec<String> {
     listed.iter().map(|one| one.get("name").unwrap().as_str().unwrap().to_owned()).collect()
 }
 
+/// The bytes of `conversations.json`.
+pub fn conversations_json() -> Vec<u8> {
+    read(&here().join("conversations.json"))
+}
+
 /// The conversations in order.
 pub fn conversations() -> Vec<RecordedConversation> {
-    let file = Value::parse(&read(&here().join("conversations.json"))).unwrap();
+    let file = Value::parse(&conversations_json()).unwrap();
     let list = |value: Option<&Value>| value.map(|value| value.as_array().unwrap().to_vec());
     let conversation = |value: &Value| RecordedConversation {
         name: value.get("name").unwrap().as_str().unwrap().to_owned(),

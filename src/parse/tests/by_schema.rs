@@ -1,4 +1,4 @@
-//! Values of `qwen_xml` and `glm` are read by the types of the parameters.
+//! Values that are texts are read by the types of the parameters.
 
 use std::sync::Arc;
 
@@ -36,6 +36,9 @@ fn tool(properties: &serde_json::Value) -> serde_json::Value {
 fn text(format: Format, value: &str) -> String {
     match format {
         Format::Glm => format!("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>"),
+        Format::MiniMaxM2 => format!(
+            "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">{value}</parameter>\n</invoke>\n</minimax:tool_call>"
+        ),
         _ => format!("<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"),
     }
 }
@@ -61,7 +64,7 @@ fn value_is_read_by_the_type_of_its_parameter() {
     let number = json!({"type": "number"});
     let boolean = json!({"type": "boolean"});
     let object = json!({"type": "object"});
-    // the schema, the value, and its reading in `qwen_xml` and in `glm`
+    // the schema, the value, its reading in `qwen_xml` and `minimax_m2`, and that in `glm`
     let table = [
         (&string, "    return x", r#""    return x""#, r#""    return x""#),
         (
@@ -117,7 +120,7 @@ fn value_is_read_by_the_type_of_its_parameter() {
         (&object, "\n{\n}\n", "{}", "{}"),
     ];
     for (schema, value, qwen_xml, glm) in table {
-        for (format, expected) in [(Format::QwenXml, qwen_xml), (Format::Glm, glm)] {
+        for (format, expected) in [(Format::QwenXml, qwen_xml), (Format::MiniMaxM2, qwen_xml), (Format::Glm, glm)] {
             let grammar = with_tools(format, &tool(&json!({ "a": schema })));
             let expected = call("f", &format!("{{\"a\": {expected}}}"));
             let message = Message { calls: vec![expected], ..Message::default() };
@@ -162,7 +165,7 @@ fn type_of_a_parameter_follows_from_its_schema() {
         (json!({"items": {}}), "[1]", "[1]", "[1]"),
     ];
     for (schema, value, qwen_xml, glm) in table {
-        for (format, expected) in [(Format::QwenXml, qwen_xml), (Format::Glm, glm)] {
+        for (format, expected) in [(Format::QwenXml, qwen_xml), (Format::MiniMaxM2, qwen_xml), (Format::Glm, glm)] {
             let message = with_tools(format, &tool(&json!({ "a": schema }))).parse(&text(format, value));
             assert_eq!(message.calls, [call("f", &format!("{{\"a\": {expected}}}"))], "{format} {schema}");
         }
@@ -192,7 +195,7 @@ fn stored_types_omit_the_defaults_of_the_format() {
 
 #[test]
 fn string_is_emitted_character_by_character() {
-    for format in [Format::QwenXml, Format::Glm] {
+    for format in [Format::QwenXml, Format::Glm, Format::MiniMaxM2] {
         let grammar = with_tools(format, &tool(&json!({"a": {"type": "string"}})));
         let (mut parser, mut events) = (grammar.stream(), Vec::new());
         let whole = text(format, "{\"b\": [1");
@@ -217,9 +220,9 @@ proptest! {
 
     #[test]
     fn values_do_not_depend_on_the_cuts(
-        format in select(&[Format::QwenXml, Format::Glm][..]),
+        format in select(&[Format::QwenXml, Format::Glm, Format::MiniMaxM2][..]),
         schema in schema(),
-        value in prop::collection::vec(select(&["\n", "\n", " ", "nul", "null", "l", "5", ".", "true", "{", "}", "\"a\"", "'", ":", "<", "</parameter", "<parameter=b>", "</arg_value", "<think>", "</think>", "ü", "</function>", "</tool_call>"][..]), 0..8),
+        value in prop::collection::vec(select(&["\n", "\n", " ", "nul", "null", "l", "5", ".", "true", "{", "}", "\"a\"", "'", ":", "<", "</parameter", "<parameter=b>", "</arg_value", "<parameter name=\"b\">", "</invoke>", "</minimax:tool_call>", "<think>", "</think>", "ü", "</function>", "</tool_call>"][..]), 0..8),
         at in prop::collection::vec(any::<Index>(), 0..20),
     ) {
         let grammar = with_tools(format, &tool(&json!({"a": schema})));
@@ -230,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn string_keeps_its_text(format in select(&[Format::QwenXml, Format::Glm][..]), value in "[a-z{}\\[\\]0-9\" \n\\\\<>/]{0,20}") {
+    fn string_keeps_its_text(format in select(&[Format::QwenXml, Format::Glm, Format::MiniMaxM2][..]), value in "[a-z{}\\[\\]0-9\" \n\\\\<>/]{0,20}") {
         prop_assume!(!value.eq_ignore_ascii_case("null"));
         let grammar = with_tools(format, &tool(&json!({"a": {"type": "string"}})));
         let message = parse_pieces(&grammar, characters(&text(format, &value)));

@@ -106,6 +106,26 @@ fn glm_call_starts_at_its_first_key_and_strings_are_emitted_in_parts() {
 }
 
 #[test]
+fn minimax_call_starts_at_its_name_and_values_are_emitted_in_parts() {
+    assert_parts(
+        Format::MiniMaxM2,
+        &[
+            ("<minimax:tool_call>\n<invoke name=\"f", &[]),
+            ("\">", &[start("f"), arguments("{")]),
+            ("\n<parameter name=\"a\"", &[]),
+            (">The l", &[arguments("\"a\": \"The l")]),
+            ("ight \"</par", &[arguments("ight \\\"")]),
+            ("a</invoke>", &[arguments("</para")]),
+            ("b</parameter>", &[arguments("</invoke>b\"")]),
+            ("</invoke>\n", &[arguments("}"), END]),
+            ("<invoke name=\"g\">", &[start("g"), arguments("{")]),
+            ("</invoke>", &[arguments("}"), END]),
+            ("</minimax:tool_call>", &[]),
+        ],
+    );
+}
+
+#[test]
 fn calls_of_other_formats_start_at_their_arguments() {
     let id = |name: &str, id: &str| Event::CallStart { name: name.to_owned(), id: Some(id.to_owned()) };
     assert_parts(

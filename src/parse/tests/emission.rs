@@ -177,6 +177,15 @@ fn time_of_parsing_is_linear_in_the_text() {
         (Format::Llama3, "<|python_tag|>{\"name\": \"f\", \"parameters\": {x", "[y\" "),
         (Format::Llama3, "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {}};{"),
         (Format::Mistral, "", "[TOOL_CALLS]f[ARGS]{}"),
+        (Format::MiniMaxM2, "<minimax:tool_call>", "<invoke "),
+        (Format::MiniMaxM2, "<minimax:tool_call>", "<invoke name=\"f\">"),
+        (Format::MiniMaxM2, "<minimax:tool_call>", "<invoke name=\"f\"></invoke>"),
+        (Format::MiniMaxM2, "<minimax:tool_call><invoke name=\"", "f"),
+        (Format::MiniMaxM2, "<minimax:tool_call><invoke name=\"f\">", "{ <"),
+        (Format::MiniMaxM2, "<minimax:tool_call><invoke name=\"f\">", "<parameter name=\"a\">1</parameter>"),
+        (Format::MiniMaxM2, "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">", "x <"),
+        (Format::MiniMaxM2, "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">", "</invoke>"),
+        (Format::MiniMaxM2, "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">", "</invoke><invoke"),
         (Format::Mistral, "[TOOL_CALLS]f[ARGS]{x", "[y\" "),
     ];
     for (format, first, repeated) in texts {

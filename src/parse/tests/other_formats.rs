@@ -271,3 +271,71 @@ fn deepseek_sections_are_parsed() {
         assert_calls(Format::DeepSeek, &text, &text, &[]);
     }
 }
+
+#[test]
+fn minimax_blocks_are_parsed() {
+    let invoke = |name: &str, inner: &str| format!("<invoke name=\"{name}\">\n{inner}</invoke>\n");
+    let parameter = |key: &str, value: &str| format!("<parameter name=\"{key}\">{value}</parameter>\n");
+    let block = |inner: &str| format!("<minimax:tool_call>\n{inner}</minimax:tool_call>");
+    let a = parameter("a", "x");
+    let with_a = call("f", r#"{"a": "x"}"#);
+    let table: &[(String, &[ToolCall])] = &[
+        (invoke("f", ""), &[call("f", "{}")]),
+        (invoke("f", &a), std::slice::from_ref(&with_a)),
+        (invoke("f", &a) + &invoke("g", &parameter("b", "1")), &[with_a.clone(), call("g", r#"{"b": "1"}"#)]),
+        (invoke("f", &format!("{a}and{}", parameter("b", ""))), &[call("f", r#"{"a": "x", "b": ""}"#)]),
+        (invoke("f", &parameter("a", "\n x \n")), &[call("f", r#"{"a": "\n x \n"}"#)]),
+        (invoke("f", &parameter(" a<b ", "<p>y</p>")), &[call("f", r#"{"a<b": "<p>y</p>"}"#)]),
+        ("<invoke name=\"f\"/>".to_owned(), &[call("f", "{}")]),
+        // JSON in place of parameters
+        (invoke("f", " {\"a\":[1, \"ü\"]} "), &[call("f", r#"{"a": [1, "\u00fc"]}"#)]),
+        (invoke("f", "{\"a\": NaN}"), &[error("f", "{{\"a\": NaN}")]),
+        (invoke("f", "[1]"), &[error("f", "{[1]")]),
+        (invoke("f", "\"a\": 1}"), &[error("f", "{")]),
+        // end tags in a value
+        (
+            invoke("f", &parameter("a", "x </invoke></minimax:tool_call> y")),
+            &[call("f", r#"{"a": "x </invoke></minimax:tool_call> y"}"#)],
+        ),
+        (invoke("f", &parameter("a", &invoke("g", ""))), &[call("f", r#"{"a": "<invoke name=\"g\">\n</invoke>\n"}"#)]),
+        // a value, a call or a name without an end
+        (
+            format!("{}{}", invoke("f", "<parameter name=\"a\">x\n"), invoke("g", "")),
+            &[error("f", r#"{"a": "x\n"#), call("g", "{}")],
+        ),
+        (
+            format!("<invoke name=\"f\">{a}{}", invoke("g", &a)),
+            &[error("f", r#"{"a": "x""#), call("g", r#"{"a": "x"}"#)],
+        ),
+        (format!("<invoke name=\"f\"><invoke name=\"g\">{a}</invoke>"), &[error("f", "{"), call("g", r#"{"a": "x"}"#)]),
+        (format!("<invoke name=\"f\">{a}"), &[error("f", r#"{"a": "x""#)]),
+        // malformed tags
+        (invoke("f", "<parameter name=a>x</parameter>"), &[error("f", "{")]),
+        (invoke("f", &format!("{a}<parameter name=\"b\" c=\"d\">y</parameter>")), &[error("f", r#"{"a": "x""#)]),
+        (
+            format!("</invoke><invoke name=f>{a}</invoke>{}", invoke("g", "")),
+            &[error("unknown_tool", "<invoke name=f><parameter name=\"a\">x</parameter>"), call("g", "{}")],
+        ),
+        (invoke(" ", "") + &invoke("g", ""), &[error("unknown_tool", "<invoke name=\" \">"), call("g", "{}")]),
+    ];
+    for (inner, calls) in table {
+        assert_calls(Format::MiniMaxM2, &format!("So.\n{}", block(inner)), "So.", calls);
+        assert_calls(
+            Format::MiniMaxM2,
+            &format!("{} Done. {}", block(inner), block("")),
+            "Done. <minimax:tool_call>\n</minimax:tool_call>",
+            calls,
+        );
+    }
+    let two = [block(&invoke("f", "")), block(&invoke("g", ""))].join("\n");
+    assert_calls(Format::MiniMaxM2, &two, "", &[call("f", "{}"), call("g", "{}")]);
+    // without the end of the block
+    let open = format!("<minimax:tool_call>{}", invoke("f", &a));
+    assert_calls(Format::MiniMaxM2, &format!("{open} so"), "", std::slice::from_ref(&with_a));
+    assert_calls(Format::MiniMaxM2, &format!("{open}<invoke name=\"g\"><para"), "", &[with_a, error("g", "{")]);
+    let cut = "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">x</invoke> y</param";
+    assert_calls(Format::MiniMaxM2, cut, "", &[error("f", r#"{"a": "x"#)]);
+    for text in [block(""), block("f"), "<minimax:tool_call><invoke name=\"f\"".to_owned(), invoke("f", &a)] {
+        assert_calls(Format::MiniMaxM2, &text, &text, &[]);
+    }
+}

@@ -114,6 +114,21 @@ fn parts(format: Format) -> &'static [&'static str] {
             "[{\"name\": \"f\"}]",
             "[TOOL_CALLS]g[ARGS]{\"a\":1}",
         ],
+        Format::MiniMaxM2 => &[
+            "<minimax:tool_call>",
+            "</minimax:tool_call>",
+            "<minimax:",
+            "tool_call>",
+            "<invoke name=\"f\">",
+            "<invoke",
+            " name=\"",
+            "\">",
+            "/>",
+            "</invoke>",
+            "<parameter name=\"a\">",
+            "</parameter>",
+            "<minimax:tool_call><invoke name=\"g\"><parameter name=\"b\">1</parameter></invoke>",
+        ],
     }
 }
 

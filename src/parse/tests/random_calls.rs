@@ -70,6 +70,10 @@ const INSERTED: &[&str] = &[
     "</arg_key>",
     "<arg_value>",
     "</arg_value>",
+    "<invoke name=\"g\">",
+    "</invoke>",
+    "<parameter name=\"a\">",
+    "</minimax:tool_call>",
     "```",
     "<|tool_call_end|>",
     "<｜tool▁call▁end｜>",
@@ -114,7 +118,7 @@ fn json() -> impl Strategy<Value = String> {
     })
 }
 
-/// A call in the format `qwen_xml` or `glm`.
+/// A call in a format whose values are texts.
 fn call_with_parameters() -> impl Strategy<Value = (Format, String)> {
     let value = prop_oneof![
         value().prop_map(|value| value.to_string()),
@@ -122,16 +126,22 @@ fn call_with_parameters() -> impl Strategy<Value = (Format, String)> {
         "[a-z\n ]{0,20}",
         select(&["1 2", "[1, ", "\"a", "tru", "-", "1.", "{\"a\": 1} b"][..]).prop_map(str::to_owned),
     ];
-    (prop::collection::vec(("[a-c]| a |", value), 0..4), any::<bool>()).prop_map(|(parameters, is_glm)| {
-        let text = |(key, value): &(String, String)| match is_glm {
-            true => format!("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"),
-            false => format!("<parameter={key}>\n{value}\n</parameter>\n"),
+    let formats = select(&[Format::QwenXml, Format::Glm, Format::MiniMaxM2][..]);
+    (prop::collection::vec(("[a-c]| a |", value), 0..4), formats).prop_map(|(parameters, format)| {
+        let text = |(key, value): &(String, String)| match format {
+            Format::Glm => format!("<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"),
+            Format::MiniMaxM2 => format!("<parameter name=\"{key}\">{value}</parameter>\n"),
+            _ => format!("<parameter={key}>\n{value}\n</parameter>\n"),
         };
         let parameters: String = parameters.iter().map(text).collect();
-        match is_glm {
-            true => (Format::Glm, format!("<tool_call>f\n{parameters}</tool_call>")),
-            false => (Format::QwenXml, format!("<tool_call>\n<function=f>\n{parameters}</function>\n</tool_call>")),
-        }
+        let call = match format {
+            Format::Glm => format!("<tool_call>f\n{parameters}</tool_call>"),
+            Format::MiniMaxM2 => {
+                format!("<minimax:tool_call>\n<invoke name=\"f\">\n{parameters}</invoke>\n</minimax:tool_call>")
+            }
+            _ => format!("<tool_call>\n<function=f>\n{parameters}</function>\n</tool_call>"),
+        };
+        (format, call)
     })
 }
 

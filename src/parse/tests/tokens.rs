@@ -80,6 +80,17 @@ fn text_that_looks_like_a_marker_is_text() {
             called(r#"{"a": ["</arg_value>"]}"#),
         ),
         (
+            Format::MiniMaxM2,
+            &[
+                Token("<minimax:tool_call>"),
+                Text(
+                    "<invoke name=\"f\"><parameter name=\"a\">x </minimax:tool_call> <think>y</think></parameter></invoke>",
+                ),
+                Token("</minimax:tool_call>"),
+            ],
+            called(r#"{"a": "x </minimax:tool_call> <think>y</think>"}"#),
+        ),
+        (
             Format::Hermes,
             &[Text("<tool_call>{\"name\": \"f\"}</tool_call>")],
             content("<tool_call>{\"name\": \"f\"}</tool_call>"),

@@ -89,9 +89,12 @@ impl Api {
 async fn calls_of_the_table_are_read_by_the_schema_in_all_apis() {
     let table: Value = serde_json::from_str(TABLE).unwrap();
     let rows = table["rows"].as_array().unwrap();
-    for (format, parsers) in
-        [("qwen_xml", &["qwen3_coder"][..]), ("glm", &["glm45"]), ("hermes", &["hermes", "qwen25"])]
-    {
+    for (format, parsers) in [
+        ("qwen_xml", &["qwen3_coder"][..]),
+        ("glm", &["glm45"]),
+        ("hermes", &["hermes", "qwen25"]),
+        ("minimax_m2", &["minimax-m2"]),
+    ] {
         let mut chat = Chat::start(&["--tool-call-parser", format]).await;
         for api in [Api::Chat, Api::Messages, Api::Responses] {
             chat.path = api.path().to_owned();
