@@ -6,6 +6,7 @@
 
 mod cursor;
 pub(crate) mod digits;
+mod dumps;
 mod ids;
 mod member_scan;
 mod names;
@@ -17,6 +18,7 @@ mod text;
 mod value;
 
 pub use cursor::{Cursor, elements};
+pub(crate) use dumps::{DumpStyle, dumps};
 pub use ids::write_ids;
 pub(crate) use member_scan::MemberScan;
 pub(crate) use names::Names;

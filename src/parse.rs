@@ -19,11 +19,11 @@
 //!
 //! - A string is emitted up to its last complete character or escape. A number is emitted when another character follows it.
 //! - The closing brace of the arguments is emitted when the whole call is valid and its end marker has arrived.
-//! - In `qwen_xml`, `glm` and `minimax_m2`, a string is emitted character by character, and another value at its end ([`ParameterTypes`]).
+//! - In the formats whose parameters have tags, a string is emitted character by character, and another value at its end ([`ParameterTypes`]).
 //!   Without types, a value of `qwen_xml` or `glm` is emitted at its end while its text may be JSON, and character by character once it cannot
 //!   be JSON.
 //! - In `hermes`, `kimi_k2` and `deepseek`, a string is emitted at its end from an end marker on that it contains, because the marker may end the
-//!   call, and so is a value that has a type in `qwen_xml` and `glm`, and each value of `minimax_m2`. The marker ends the call if a think start is
+//!   call, and so is a value that has a type in `qwen_xml` and `glm`, and each value of the formats with `invoke` tags. The marker ends the call if a think start is
 //!   sampled as its token before the end of the string or the value.
 //! - Repeated keys are emitted. Parsers use the last one, as `json.loads` does.
 //!
@@ -34,7 +34,7 @@
 //! | `glm` | the first `<arg_key>` |
 //! | `kimi_k2`, `deepseek` | the opening brace of the arguments |
 //! | `mistral` | the opening brace of the arguments after `[ARGS]` |
-//! | `minimax_m2` | the end of `<invoke name="NAME">` |
+//! | `minimax_m2`, `deepseek_v32`, `deepseek_v4` | the end of the tag with the name |
 //!
 //! Other calls have all their events at their end: those of `pythonic`, and of `llama3` without a tag, because text after the calls makes them
 //! content; those in an array of `mistral`, because their ids are after the arguments; and calls whose name is after the arguments.
@@ -42,8 +42,8 @@
 //! A call that has started stays a call of this name, also if it turns out to be invalid (also because a later member repeats its name or its
 //! arguments, unless the arguments are `{}` so far), and if its end marker is missing. Then it has `error`, and its arguments are those that
 //! were emitted and the raw text after them, up to the end of the call. Two cases leave out the raw text, because the arguments would be valid
-//! JSON with it: only the closing brace remains, or the text exceeds a limit of the parser, which other parsers do not have. In `qwen_xml`,
-//! `glm` and `minimax_m2` the arguments end with the value that is cut off. In all cases the arguments are not JSON.
+//! JSON with it: only the closing brace remains, or the text exceeds a limit of the parser, which other parsers do not have. In the
+//! formats whose parameters have tags, the arguments end with the value that is cut off. In all cases the arguments are not JSON.
 //!
 //! Whether a call has started depends on the text only, not on its pieces. So [`Grammar::parse`] returns the calls that a client of a stream
 //! has received, and a conversation that repeats them is recognised. A call that is cut off in a span of thinking without an end is only
@@ -78,6 +78,7 @@ mod bracket_matcher;
 mod buffer;
 mod call_reader;
 mod deepseek;
+mod deepseek_dsml;
 mod emitter;
 mod format;
 mod glm;

@@ -10,6 +10,8 @@
 mod content;
 #[path = "templates/detokenizer.rs"]
 mod detokenizer;
+#[path = "templates/encodings.rs"]
+mod encodings;
 #[path = "templates/families.rs"]
 mod families;
 #[path = "templates/hostile.rs"]

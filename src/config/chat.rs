@@ -36,7 +36,7 @@ pub struct ChatConfig {
     /// Folder of the model's tokenizer and chat template, or its tokenizer.json; without it the engine's tokenizer_path
     #[arg(long, env = "TOKENTAP_TOKENIZER", help_heading = MAIN, value_name = "PATH")]
     pub tokenizer: Option<PathBuf>,
-    /// Format of tool calls: auto (the engine's, else the family's), none, hermes, qwen_xml, glm, kimi_k2, llama3, pythonic, mistral, deepseek, minimax_m2
+    /// Format of tool calls: auto (the engine's, else the family's), none, hermes, qwen_xml, glm, kimi_k2, llama3, pythonic, mistral, deepseek, minimax_m2, deepseek_v32, deepseek_v4
     #[arg(long, env = "TOKENTAP_TOOL_CALL_PARSER", value_name = "NAME", default_value = "auto")]
     pub tool_call_parser: String,
     /// Whether thinking becomes reasoning_content: auto (where the engine does so), always, never

@@ -24,6 +24,10 @@ pub enum Format {
     DeepSeek,
     /// In `<minimax:tool_call>` tags: any number of `<invoke name="…">`, which contain `<parameter name="…">`.
     MiniMaxM2,
+    /// In `<｜DSML｜function_calls>` tags: any number of `<｜DSML｜invoke name="…">`, which contain `<｜DSML｜parameter name="…" string="…">`.
+    DeepSeekV32,
+    /// As V3.2, in `<｜DSML｜tool_calls>` tags.
+    DeepSeekV4,
 }
 
 /// Error: no format has this name.
@@ -33,7 +37,7 @@ pub struct UnknownFormat(pub String);
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Hermes,
         Self::QwenXml,
         Self::Glm,
@@ -43,6 +47,8 @@ impl Format {
         Self::Mistral,
         Self::DeepSeek,
         Self::MiniMaxM2,
+        Self::DeepSeekV32,
+        Self::DeepSeekV4,
     ];
 
     /// The name of the format, then the other names of it in SGLang's `--tool-call-parser`.
@@ -55,9 +61,11 @@ impl Format {
             Self::Llama3 => &["llama3"],
             Self::Pythonic => &["pythonic"],
             Self::Mistral => &["mistral"],
-            // not deepseekv32 and later: their format differs
             Self::DeepSeek => &["deepseek", "deepseekv3", "deepseekv31"],
             Self::MiniMaxM2 => &["minimax_m2", "minimax-m2"],
+            Self::DeepSeekV32 => &["deepseek_v32", "deepseekv32"],
+            // not deepseekv41: its tags differ
+            Self::DeepSeekV4 => &["deepseek_v4", "deepseekv4"],
         }
     }
 
@@ -109,7 +117,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "a name belongs to two formats");
-        assert!("deepseekv32".parse::<Format>().is_err());
+        assert!("deepseekv41".parse::<Format>().is_err());
         assert!("Hermes".parse::<Format>().is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::buffer::MarkerSearch;
 use super::loads::loads;
-use super::parameter_types::{CalledTool, ParameterTypes};
+use super::parameter_types::{CalledTool, ParameterType, ParameterTypes};
 use super::parameter_value::{ParameterValue, write_key};
 use super::step::{self, Step};
 use super::{Event, Format, ToolCall};
@@ -27,6 +27,8 @@ pub(super) struct InvokeFormat {
     pub(super) parameter: &'static str,
     /// The end tag of a parameter.
     pub(super) parameter_end: &'static str,
+    /// The tag of a parameter says whether its value is a string. Otherwise the schema of the tool does.
+    pub(super) has_types: bool,
 }
 
 /// Parses one block. A call starts when its opening tag is complete. A block without a call is text, and so is one without an end marker,
@@ -146,13 +148,16 @@ impl InvokeBlock {
                     (_, None) => return Step::More,
                     (at, Some(Tag::Parameter)) => match TagHead::parse(&text[at + self.format.parameter.len()..]) {
                         TagHead::Incomplete => return Step::More,
-                        TagHead::Complete { name, attributes: "", length } => {
-                            let value = ParameterValue::new(self.tool.parameter(name), false);
+                        TagHead::Malformed => self.state = State::Invalid,
+                        TagHead::Complete { name, attributes, length } => {
+                            let Some(parameter) = self.parameter_type(name, attributes) else {
+                                self.state = State::Invalid;
+                                continue;
+                            };
                             let written = Event::Arguments(write_key(name, &mut self.has_parameter));
-                            self.state = State::Value(value);
+                            self.state = State::Value(ParameterValue::new(Some(parameter), false));
                             break (at + self.format.parameter.len() + length, vec![written]);
                         }
-                        TagHead::Malformed | TagHead::Complete { .. } => self.state = State::Invalid,
                     },
                     (at, Some(Tag::InvokeEnd)) if self.has_parameter => {
                         let end = [Event::Arguments("}".to_owned()), Event::CallEnd { error: false }];
@@ -197,6 +202,16 @@ impl InvokeBlock {
         };
         self.tags.remove(length);
         Step::Part(length, events)
+    }
+
+    /// The type of the parameter of a tag; `None` if the attributes are not those of the format.
+    fn parameter_type(&self, name: &str, attributes: &str) -> Option<ParameterType> {
+        match attributes {
+            "" if !self.format.has_types => self.tool.parameter(name),
+            " string=\"true\"" if self.format.has_types => Some(ParameterType::Text),
+            " string=\"false\"" if self.format.has_types => Some(ParameterType::Json),
+            _ => None,
+        }
     }
 
     /// The events at the start of a call, which also ends if it `is_closed`.

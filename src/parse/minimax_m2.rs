@@ -11,6 +11,7 @@ pub(super) const BLOCK: InvokeFormat = InvokeFormat {
     invoke_end: "</invoke>",
     parameter: "<parameter",
     parameter_end: "</parameter>",
+    has_types: false,
 };
 
 /// The markers that may have tokens.

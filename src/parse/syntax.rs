@@ -13,7 +13,7 @@ use super::pythonic::Pythonic;
 use super::qwen_xml::QwenXml;
 use super::section::Section;
 use super::step::Step;
-use super::{Format, deepseek, glm, hermes, kimi_k2, llama3, minimax_m2, mistral, pythonic};
+use super::{Format, deepseek, deepseek_dsml, glm, hermes, kimi_k2, llama3, minimax_m2, mistral, pythonic};
 
 /// The markers of the calls of a format.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ impl CallMarkers {
             Format::Pythonic => (pythonic::START, &pythonic::MARKERS, Some('[')),
             Format::Mistral => (mistral::START, &mistral::MARKERS, None),
             Format::MiniMaxM2 => (minimax_m2::BLOCK.start, &minimax_m2::MARKERS, None),
+            Format::DeepSeekV32 => (deepseek_dsml::V32.start, &deepseek_dsml::MARKERS, None),
+            Format::DeepSeekV4 => (deepseek_dsml::V4.start, &deepseek_dsml::MARKERS, None),
         };
         Self { start, all, bare_start }
     }
@@ -68,6 +70,8 @@ impl Syntax {
             Format::Pythonic => Self::Pythonic(Pythonic::default()),
             Format::Mistral => Self::Mistral(Mistral::default()),
             Format::MiniMaxM2 => Self::Invoke(InvokeBlock::new(&minimax_m2::BLOCK, types)),
+            Format::DeepSeekV32 => Self::Invoke(InvokeBlock::new(&deepseek_dsml::V32, types)),
+            Format::DeepSeekV4 => Self::Invoke(InvokeBlock::new(&deepseek_dsml::V4, types)),
         }
     }
 

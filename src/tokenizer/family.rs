@@ -18,6 +18,10 @@ named_enum! {
         KimiK2 = "kimi_k2",
         /// DeepSeek V3 and R1.
         DeepSeek = "deepseek",
+        /// DeepSeek V3.2.
+        DeepSeekV32 = "deepseek_v32",
+        /// DeepSeek V4.
+        DeepSeekV4 = "deepseek_v4",
         /// MiniMax M2.
         MiniMax = "minimax",
         /// Mistral.
@@ -48,6 +52,13 @@ impl Family {
         let found = FAMILY_TOKENS.iter().find(|(token, _)| folder.tokenizer.is_added(token));
         match found.map_or(Self::Other, |(_, family)| *family) {
             Self::ChatMl if folder.template.mentions("<function=") => Self::QwenXml,
+            Self::DeepSeek if folder.template.mentions("｜DSML｜") => {
+                if folder.template.mentions("function_calls>") {
+                    Self::DeepSeekV32
+                } else {
+                    Self::DeepSeekV4
+                }
+            }
             // M1 and M3 write calls and thinking in other ways
             Self::MiniMax if !folder.template.mentions("<minimax:tool_call>") => Self::Other,
             family => family,
@@ -64,6 +75,8 @@ impl Family {
             Self::Llama3 => Some("llama3"),
             Self::KimiK2 => Some("kimi_k2"),
             Self::DeepSeek => Some("deepseek"),
+            Self::DeepSeekV32 => Some("deepseek_v32"),
+            Self::DeepSeekV4 => Some("deepseek_v4"),
             Self::Mistral => Some("mistral"),
             Self::MiniMax => Some("minimax_m2"),
             Self::Harmony | Self::Other => None,

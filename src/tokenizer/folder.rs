@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::template::{ChatTemplate, TemplateError};
+use super::template::{ChatTemplate, Encoding, TemplateError};
 use super::{Tokenizer, TokenizerError};
+use crate::json::Value;
 
 /// Error: the files of a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +35,9 @@ pub enum FolderError {
     #[error("{0}")]
     Template(#[from] TemplateError),
     /// The folder has no template.
-    #[error("{0}: no chat template, neither in tokenizer_config.json nor in chat_template.jinja or chat_template.json")]
+    #[error(
+        "{0}: no chat template, neither in tokenizer_config.json nor in chat_template.jinja or chat_template.json, and no config.json of a model that has code in its place (DeepSeek V3.2, V4)"
+    )]
     NoTemplate(PathBuf),
 }
 
@@ -141,9 +144,13 @@ impl Folder {
         let added = added_tokens(config.added_tokens_decoder, special, |token| tokenizer.is_added(token));
         let tokenizer = tokenizer.with_added_tokens(&added)?;
         let (source, tools) = templates(folder, config.chat_template)?;
-        let source = source.ok_or_else(|| FolderError::NoTemplate(folder.to_owned()))?;
+        let template = match (encoding(folder, source.is_some()), source) {
+            (Some(encoding), _) => ChatTemplate::from_encoding(encoding),
+            (None, Some(source)) => ChatTemplate::try_new(&source, specials.clone())?,
+            (None, None) => return Err(FolderError::NoTemplate(folder.to_owned())),
+        };
         Ok(Self {
-            template: ChatTemplate::try_new(&source, specials.clone())?,
+            template,
             tool_template: tools.map(|tools| ChatTemplate::try_new(&tools, specials.clone())).transpose()?,
             defaults: SamplingDefaults::open(&folder.join("generation_config.json"))?,
             tokenizer,
@@ -218,6 +225,14 @@ fn added_tokens(
         }
     }
     tokens
+}
+
+/// The encoding that `config.json` names, for a model whose template is not used. A file that is not JSON names none.
+fn encoding(folder: &Path, has_template: bool) -> Option<Encoding> {
+    // Python writes NaN and Infinity, which serde_json does not read
+    let config = Value::parse(&std::fs::read(folder.join("config.json")).ok()?).ok()?;
+    let architecture = config.get("architectures").and_then(Value::as_array)?.first()?.as_str()?;
+    Encoding::of(architecture, config.get_str("model_type").unwrap_or_default(), has_template)
 }
 
 /// The source of the template, and of the template for tools if one exists. A separate file overrides `tokenizer_config.json`.

@@ -283,6 +283,14 @@ impl Renderer {
         }
     }
 
+    /// A text without white space and markers of thoughts.
+    fn without_thoughts(&self, text: &str) -> String {
+        let (start, end) = self.family.think().unwrap_or_default();
+        let mut text = text.replace(start, "").replace(end, "");
+        text.retain(|c| !c.is_whitespace());
+        text
+    }
+
     /// The added token that the template writes directly after the text of an assistant turn, both at the end of the conversation and
     /// before another turn.
     fn detect_end_token(&self) -> Option<(String, u32)> {
@@ -344,17 +352,15 @@ impl Renderer {
         shown_once && places.is_sorted()
     }
 
-    /// Whether the template renders two text parts as one text.
+    /// Whether the template renders two text parts as their text, with nothing or an empty line between them.
     fn detect_content_parts(&self) -> bool {
         let part = |text: &str| Value::object([("type", "text".into()), ("text", text.into())]);
         let content = vec![part("one"), part("two")].into();
         let in_parts = Value::object([("role", "user".into()), ("content", content)]);
         let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
-        let texts = self
-            .render_text(&[in_parts], setting)
-            .ok()
-            .zip(self.render_text(&[message("user", "onetwo")], setting).ok());
-        texts.is_some_and(|(in_parts, as_string)| in_parts == as_string)
+        let Ok(in_parts) = self.render_text(&[in_parts], setting) else { return false };
+        let is_text = |text: &str| self.render_text(&[message("user", text)], setting).as_ref() == Ok(&in_parts);
+        is_text("onetwo") || is_text("one\n\ntwo")
     }
 }
 

@@ -4,6 +4,7 @@
 //! methods and syntax that it lacks or that it implements differently.
 
 mod data;
+mod deepseek;
 mod dump;
 mod environment;
 mod filters;
@@ -15,6 +16,8 @@ mod source;
 use std::collections::BTreeMap;
 
 use minijinja::{Environment, Value as Jinja};
+
+pub use deepseek::Encoding;
 
 use crate::json::Value;
 
@@ -48,9 +51,20 @@ pub struct Setting<'a> {
     pub extra: &'a [(String, Value)],
 }
 
-/// A compiled chat template. Equal variables give equal text, except that `strftime_now` reads the clock.
+/// A chat template. Equal variables give equal text, except that `strftime_now` reads the clock.
 #[derive(Debug)]
-pub struct ChatTemplate {
+pub struct ChatTemplate(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Jinja(Box<JinjaTemplate>),
+    /// The model has code in place of a template.
+    Code(Encoding),
+}
+
+/// A compiled template.
+#[derive(Debug)]
+struct JinjaTemplate {
     environment: Environment<'static>,
     source: String,
     /// The special tokens as variables, such as `bos_token`.
@@ -65,16 +79,22 @@ impl ChatTemplate {
     /// # Errors
     /// When it does not compile.
     pub fn try_new(source: &str, specials: BTreeMap<String, String>) -> Result<Self, TemplateError> {
-        let mut environment = environment::new();
-        let compiled = environment.add_template_owned(NAME, source::adapt_to_minijinja(source));
-        compiled.map_err(|error| TemplateError(format!("{error:#}")))?;
-        Ok(Self { environment, source: source.to_owned(), specials })
+        Ok(Self(Kind::Jinja(Box::new(JinjaTemplate::try_new(source, specials)?))))
     }
 
-    /// Whether the source of the template contains `text`.
+    /// The encoding of a model that has no template.
+    #[must_use]
+    pub fn from_encoding(encoding: Encoding) -> Self {
+        Self(Kind::Code(encoding))
+    }
+
+    /// Whether the source of the template contains `text`. Without a source: whether the text that it writes, or a variable, does.
     #[must_use]
     pub fn mentions(&self, text: &str) -> bool {
-        self.source.contains(text)
+        match &self.0 {
+            Kind::Jinja(template) => template.source.contains(text),
+            Kind::Code(encoding) => encoding.mentions(text),
+        }
     }
 
     /// Renders a conversation.
@@ -82,7 +102,19 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the template rejects the conversation or fails.
     pub fn render(&self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
-        self.render_within(fuel::limit(messages, setting), messages, setting)
+        match &self.0 {
+            Kind::Jinja(template) => template.render_within(fuel::limit(messages, setting), messages, setting),
+            Kind::Code(encoding) => encoding.render(messages, setting),
+        }
+    }
+}
+
+impl JinjaTemplate {
+    fn try_new(source: &str, specials: BTreeMap<String, String>) -> Result<Self, TemplateError> {
+        let mut environment = environment::new();
+        let compiled = environment.add_template_owned(NAME, source::adapt_to_minijinja(source));
+        compiled.map_err(|error| TemplateError(format!("{error:#}")))?;
+        Ok(Self { environment, source: source.to_owned(), specials })
     }
 
     /// Renders a conversation in at most `fuel` instructions.

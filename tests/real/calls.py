@@ -16,7 +16,7 @@ from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
 FIXTURE = Path(__file__).resolve().parent.parent / "fixtures" / "tool_arguments.json"
 # the markers that are tokens arrive as a whole
-PIECES = re.compile(r"</?(?:minimax:)?tool_call>|.", re.DOTALL)
+PIECES = re.compile(r"</?(?:minimax:)?tool_call>|｜DSML｜|.", re.DOTALL)
 Reading = tuple[str, list[tuple[str, Any]]]
 
 

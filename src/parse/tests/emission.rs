@@ -177,6 +177,7 @@ fn time_of_parsing_is_linear_in_the_text() {
         (Format::Llama3, "<|python_tag|>{\"name\": \"f\", \"parameters\": {x", "[y\" "),
         (Format::Llama3, "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {}};{"),
         (Format::Mistral, "", "[TOOL_CALLS]f[ARGS]{}"),
+        (Format::DeepSeekV32, "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\">", "<｜DSML｜"),
         (Format::MiniMaxM2, "<minimax:tool_call>", "<invoke "),
         (Format::MiniMaxM2, "<minimax:tool_call>", "<invoke name=\"f\">"),
         (Format::MiniMaxM2, "<minimax:tool_call>", "<invoke name=\"f\"></invoke>"),

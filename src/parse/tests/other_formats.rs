@@ -339,3 +339,45 @@ fn minimax_blocks_are_parsed() {
         assert_calls(Format::MiniMaxM2, &text, &text, &[]);
     }
 }
+
+#[test]
+fn dsml_blocks_are_parsed() {
+    for (format, block) in [(Format::DeepSeekV32, "function_calls"), (Format::DeepSeekV4, "tool_calls")] {
+        let dsml = |text: &str| text.replace("</", "</｜DSML｜").replace("<|", "<｜DSML｜");
+        let parameter =
+            |attributes: &str, value: &str| format!("<|parameter name=\"a\"{attributes}>{value}</parameter>\n");
+        let string = |value: &str| parameter(" string=\"true\"", value);
+        let json = |value: &str| parameter(" string=\"false\"", value);
+        let invoke = |inner: &str| format!("<|invoke name=\"f\">\n{inner}</invoke>\n");
+        let a = |value: &str| call("f", &format!("{{\"a\": {value}}}"));
+        let table: &[(String, &[ToolCall])] = &[
+            (invoke(""), &[call("f", "{}")]),
+            (invoke("\n"), &[call("f", "{}")]),
+            ("<|invoke name=\"f\"/>".to_owned(), &[call("f", "{}")]),
+            (invoke(&string(" x\n")), &[a(r#"" x\n""#)]),
+            (invoke(&string("null")), &[a(r#""null""#)]),
+            (invoke(&string("{\"b\": 1}")), &[a(r#""{\"b\": 1}""#)]),
+            (invoke(&json("{\"b\":[1,null]}")), &[a(r#"{"b": [1, null]}"#)]),
+            (invoke(&json(" 1.0 ")), &[a("1.0")]),
+            (invoke(&json("null")), &[a("null")]),
+            (invoke(&json("NaN")), &[a(r#""NaN""#)]),
+            (invoke(&json("x y")), &[a(r#""x y""#)]),
+            (invoke("{\"a\":\"x\"}\n"), &[a(r#""x""#)]),
+            (invoke(&string("x")) + &invoke(&json("2")), &[a(r#""x""#), a("2")]),
+            (invoke(&parameter("", "x")), &[error("f", "{")]),
+            (invoke(&parameter(" string=\"yes\"", "x")), &[error("f", "{")]),
+            (invoke("<|parameter string=\"true\" name=\"a\">x</parameter>"), &[error("f", "{")]),
+            (invoke("<|parameter name=\"a\" string=\"true\">x"), &[error("f", r#"{"a": "x"#)]),
+        ];
+        for (inner, calls) in table {
+            let text = dsml(&format!("So.\n\n<|{block}>\n{inner}</{block}>"));
+            assert_calls(format, &text, "So.", calls);
+        }
+        // tags of the value's end, and of the other format
+        let text = dsml(&format!("<|{block}>{}</{block}>", invoke(&string("x</invoke></{block}>y"))));
+        let value = r#""x</\uff5cDSML\uff5cinvoke></\uff5cDSML\uff5c{block}>y""#;
+        assert_calls(format, &text, "", &[a(value)]);
+        let other = dsml(&format!("<|calls>{}</calls>", invoke("")));
+        assert_calls(format, &other, &other, &[]);
+    }
+}

@@ -129,6 +129,27 @@ fn parts(format: Format) -> &'static [&'static str] {
             "</parameter>",
             "<minimax:tool_call><invoke name=\"g\"><parameter name=\"b\">1</parameter></invoke>",
         ],
+        Format::DeepSeekV32 => &[
+            "<｜DSML｜function_calls>",
+            "</｜DSML｜function_calls>",
+            "<｜DSML｜",
+            "</｜DSML｜",
+            "invoke>",
+            "<｜DSML｜invoke name=\"f\">",
+            "<｜DSML｜parameter name=\"a\" string=\"true\">",
+            "<｜DSML｜parameter name=\"a\" string=\"false\">",
+            "</｜DSML｜parameter>",
+            "</｜DSML｜invoke>",
+        ],
+        Format::DeepSeekV4 => &[
+            "<｜DSML｜tool_calls>",
+            "</｜DSML｜tool_calls>",
+            "<｜DSML｜invoke name=\"f\"/>",
+            "<｜DSML｜invoke name=\"f\">",
+            "<｜DSML｜parameter name=\"a\" string=\"true\">",
+            "</｜DSML｜parameter>",
+            "</｜DSML｜invoke>",
+        ],
     }
 }
 

@@ -80,6 +80,25 @@ fn text_that_looks_like_a_marker_is_text() {
             called(r#"{"a": ["</arg_value>"]}"#),
         ),
         (
+            Format::DeepSeekV4,
+            &[
+                Text("<"),
+                Token("｜DSML｜"),
+                Text("tool_calls>\n<"),
+                Token("｜DSML｜"),
+                Text("invoke name=\"f\"><"),
+                Token("｜DSML｜"),
+                Text("parameter name=\"a\" string=\"true\">x </｜DSML｜parameter> <think> </"),
+                Token("｜DSML｜"),
+                Text("parameter></"),
+                Token("｜DSML｜"),
+                Text("invoke></"),
+                Token("｜DSML｜"),
+                Text("tool_calls>"),
+            ],
+            called(r#"{"a": "x </\uff5cDSML\uff5cparameter> <think> "}"#),
+        ),
+        (
             Format::MiniMaxM2,
             &[
                 Token("<minimax:tool_call>"),

@@ -41,7 +41,8 @@ impl Renderer {
         }
         let (before, alone) = alone.split_once(PLACEHOLDER)?;
         let (before_continued, after) = continued.split_once(PLACEHOLDER)?;
-        if !self.is_same_beginning(before, before_continued) {
+        // some templates open a thought only before a last turn, or only before the other turns
+        if self.without_thoughts(before) != self.without_thoughts(before_continued) {
             // the new messages also change the text before the turn, whose tokens are fixed
             return None;
         }
@@ -49,15 +50,6 @@ impl Renderer {
         let at = after.find(end.as_str())?;
         // text before the end token closes the tool call of the stub; white space before it is part of the end of the turn
         Some(if after[..at].trim().is_empty() { after } else { &after[at..] })
-    }
-
-    /// Whether the texts before a turn are equal except for markers of thinking and white space at the end of the longer text. Some
-    /// templates open a thought only before a last turn, or only before the other turns.
-    fn is_same_beginning(&self, alone: &str, continued: &str) -> bool {
-        let (long, short) = if alone.len() > continued.len() { (alone, continued) } else { (continued, alone) };
-        let Some(rest) = long.strip_prefix(short) else { return false };
-        let Some((start, end)) = self.family.think() else { return rest.trim().is_empty() };
-        rest.replace(start, "").replace(end, "").trim().is_empty()
     }
 }
 

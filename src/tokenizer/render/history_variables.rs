@@ -66,24 +66,15 @@ impl Renderer {
                 work.check()?;
                 let setting = Setting { tools, generation_prompt: false, extra: variables };
                 match self.render_text(&messages, setting) {
-                    Ok(text) => add_text(&mut texts, &self.without_thoughts(text)),
+                    Ok(text) => {
+                        let before = text.rsplit_once(PLACEHOLDER).map_or(&*text, |(before, _)| before);
+                        add_text(&mut texts, &self.without_thoughts(before));
+                    }
                     Err(error) => add_text(&mut texts, &error.to_string()),
                 }
             }
         }
         Ok(texts.finalize().into())
-    }
-
-    /// The text before the placeholder, without white space and markers of thoughts.
-    fn without_thoughts(&self, mut text: String) -> String {
-        if let Some(at) = text.rfind(PLACEHOLDER) {
-            text.truncate(at);
-        }
-        for marker in self.family.think().into_iter().flat_map(|(start, end)| [start, end]) {
-            text = text.replace(marker, "");
-        }
-        text.retain(|c| !c.is_whitespace());
-        text
     }
 }
 

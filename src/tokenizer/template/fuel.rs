@@ -42,7 +42,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::tokenizer::template::{ChatTemplate, RenderError};
+    use crate::tokenizer::template::{ChatTemplate, JinjaTemplate, RenderError};
 
     fn message(role: &str, content: &str) -> Value {
         Value::Object(vec![("role".into(), role.into()), ("content".into(), content.into())])
@@ -80,7 +80,7 @@ mod tests {
             (by_line, &empty),
             (by_line, &lines),
         ] {
-            let template = ChatTemplate::try_new(source, BTreeMap::new()).unwrap();
+            let template = JinjaTemplate::try_new(source, BTreeMap::new()).unwrap();
             let rendered = template.render_within(limit(messages, SETTING) / 4, messages, SETTING);
             assert!(rendered.is_ok(), "{:?}", rendered.err());
         }

@@ -22,7 +22,10 @@ struct Family {
 
 impl Family {
     fn new(template: &str) -> Self {
-        let renderer = Renderer::new(Folder::embedded(TOKENIZER, template, "<|im_end|>").unwrap());
+        Self::of(Renderer::new(Folder::embedded(TOKENIZER, template, "<|im_end|>").unwrap()))
+    }
+
+    fn of(renderer: Renderer) -> Self {
         let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::from_secs(60), idle: Duration::from_secs(60) };
         Self { renderer, store: Arc::new(Sessions::new(limits)) }
     }
@@ -117,4 +120,37 @@ fn template_that_rewrites_earlier_turns_is_detected() {
     assert_eq!(Family::new(refusing).renderer.check_continuation().user, Fit::Refused);
     let silent = "{{ messages[0].content }}{% if add_generation_prompt %}<|im_start|>{% endif %}";
     assert_eq!(Family::new(silent).renderer.check_continuation().user, Fit::NoBoundary);
+}
+
+#[test]
+fn models_with_code_in_place_of_a_template_continue_their_turns() {
+    let tokens = [
+        "<｜begin▁of▁sentence｜>",
+        "<｜end▁of▁sentence｜>",
+        "<｜User｜>",
+        "<｜Assistant｜>",
+        "<think>",
+        "</think>",
+        "｜DSML｜",
+    ];
+    let added: serde_json::Map<_, _> = tokens
+        .iter()
+        .enumerate()
+        .map(|(at, token)| ((10_000 + at).to_string(), json!({"content": token, "special": at < 2})))
+        .collect();
+    for architecture in ["DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
+        write("tokenizer.json", TOKENIZER);
+        write("tokenizer_config.json", json!({ "added_tokens_decoder": added }).to_string().as_bytes());
+        assert!(Renderer::open(folder.path()).is_err(), "nothing names the model");
+        write("config.json", json!({ "architectures": [architecture], "unused": 1 }).to_string().as_bytes());
+        for (reply, finish, end, inserted) in
+            [("A<｜end▁of▁sentence｜>", "stop", "", 0), ("A", "length", "<｜end▁of▁sentence｜>", 1)]
+        {
+            let family = Family::of(Renderer::open(folder.path()).unwrap());
+            let expected = format!("{end}<｜User｜>V<｜Assistant｜></think>");
+            assert_eq!(family.text_after_turn(reply, finish), (expected, inserted), "{architecture}");
+        }
+    }
 }

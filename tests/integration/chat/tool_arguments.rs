@@ -94,6 +94,8 @@ async fn calls_of_the_table_are_read_by_the_schema_in_all_apis() {
         ("glm", &["glm45"]),
         ("hermes", &["hermes", "qwen25"]),
         ("minimax_m2", &["minimax-m2"]),
+        ("deepseek_v32", &["deepseekv32"]),
+        ("deepseek_v4", &["deepseekv4"]),
     ] {
         let mut chat = Chat::start(&["--tool-call-parser", format]).await;
         for api in [Api::Chat, Api::Messages, Api::Responses] {
