@@ -17,6 +17,9 @@ pub enum RatioProblem {
     /// The recorded logprobs are at another temperature than 1, at which the teacher's are.
     #[error("its logprobs are not at temperature 1, at which the teacher's are")]
     Temperature,
+    /// The recorded logprobs are those of a distribution that the request has changed.
+    #[error("its logprobs are those after {0}, and the teacher's are not")]
+    Changed(&'static str),
 }
 
 /// The teacher whose scores the rows of an export have: that of `scores`, or that of the advantages. Advantages that need a teacher ask for
@@ -55,7 +58,32 @@ pub fn log_ratios(turn: &Turn, scores: Option<&[Column]>) -> Result<Vec<f64>, Ra
     if logprob_temperature(turn) != Some(1.0) {
         return Err(RatioProblem::Temperature);
     }
+    if let Some(parameter) = changing_parameter(turn) {
+        return Err(RatioProblem::Changed(parameter));
+    }
     Ok(teacher.iter().zip(student).map(|(teacher, student)| f64::from(*teacher) - f64::from(*student)).collect())
+}
+
+/// Sampling parameters that SGLang applies to the logits before it computes logprobs, with the value that has no effect.
+const CHANGING: [(&str, f64); 9] = [
+    ("frequency_penalty", 0.0),
+    ("presence_penalty", 0.0),
+    ("repetition_penalty", 1.0),
+    ("min_new_tokens", 0.0),
+    ("logit_bias", f64::NAN),
+    ("json_schema", f64::NAN),
+    ("regex", f64::NAN),
+    ("ebnf", f64::NAN),
+    ("structural_tag", f64::NAN),
+];
+
+/// The parameter of the request of a turn that changed the distribution, if one did.
+fn changing_parameter(turn: &Turn) -> Option<&'static str> {
+    let sampling: serde_json::Value = serde_json::from_str(turn.about.sampling.as_deref()?).ok()?;
+    let changes = |(name, off): &&(&str, f64)| {
+        sampling.get(*name).is_some_and(|value| !value.is_null() && value.as_f64() != Some(*off))
+    };
+    CHANGING.iter().find(changes).map(|(name, _)| *name)
 }
 
 #[cfg(test)]
@@ -95,5 +123,20 @@ mod tests {
             Arc::make_mut(turn.about.measured.as_mut().unwrap()).temperature = temperature;
             assert_eq!(ratios(&step), Err(RatioProblem::Temperature));
         }
+    }
+
+    #[test]
+    fn turn_of_a_changed_distribution_has_no_log_ratios() {
+        let of = |sampling: &str| {
+            let mut step = scored(&[-1.0, -0.5], Some(&[-1.0, -1.0]));
+            Arc::make_mut(&mut step.turn).about.sampling = Some(sampling.into());
+            ratios(&step)
+        };
+        assert_eq!(of(r#"{"repetition_penalty":1.1}"#), Err(RatioProblem::Changed("repetition_penalty")));
+        assert_eq!(of(r#"{"frequency_penalty":-0.5}"#), Err(RatioProblem::Changed("frequency_penalty")));
+        assert_eq!(of(r#"{"logit_bias":{"3":-1}}"#), Err(RatioProblem::Changed("logit_bias")));
+        assert_eq!(of(r#"{"json_schema":"{}"}"#), Err(RatioProblem::Changed("json_schema")));
+        let none = r#"{"repetition_penalty":1,"frequency_penalty":0.0,"min_new_tokens":0,"regex":null,"top_p":0.9}"#;
+        assert_eq!(of(none), Ok(vec![0.0, -0.5]));
     }
 }

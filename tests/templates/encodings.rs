@@ -109,3 +109,19 @@ fn conversations_without_a_place_are_refused() {
         assert_eq!((renders(Encoding::V32), renders(Encoding::V4)), (false, v4_renders), "{roles:?}");
     }
 }
+
+#[test]
+fn parts_of_a_text_and_null_members_of_tools_are_written_as_by_the_encoders() {
+    let part = |text: &str| Value::object([("type", "text".into()), ("text", text.into())]);
+    let content = Value::Array(vec![part("one"), part("two")]);
+    let messages = [Value::object([("role", "user".into()), ("content", content)])];
+    let function = [("name", "f".into()), ("description", Value::Null), ("parameters", Value::Null)];
+    let tools = [Value::object([("type", "function".into()), ("function", Value::object(function))])];
+    let text = |encoding: Encoding, tools: Option<&[Value]>| {
+        let setting = Setting { tools, generation_prompt: true, extra: &[] };
+        ChatTemplate::from_encoding(encoding).render(&messages, setting).unwrap()
+    };
+    assert!(text(Encoding::V32, None).contains("one two"));
+    assert!(text(Encoding::V4, None).contains("one\n\ntwo"));
+    assert!(!text(Encoding::V4, Some(&tools)).contains("null"));
+}

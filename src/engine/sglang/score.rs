@@ -33,6 +33,8 @@ pub(crate) struct ScoreQuery<'a> {
     pub top: u32,
     /// Tokens whose logprobs at each token are asked. SGLang takes one list for the whole request.
     pub candidates: &'a [u32],
+    /// The adapter that scores them; `None` for the base weights.
+    pub adapter: Option<&'a str>,
 }
 
 /// The logprobs of consecutive tokens, in nats.
@@ -46,6 +48,8 @@ pub(crate) struct TokenScores {
     pub top_logprobs: Vec<f32>,
     /// The logprobs of the candidates at each token, in the order of the query.
     pub candidates: Vec<f32>,
+    /// The engine's label of the weights, if it has one.
+    pub label: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -55,6 +59,8 @@ struct Reply {
 
 #[derive(Deserialize)]
 struct Meta {
+    #[serde(default)]
+    weight_version: Option<String>,
     input_token_logprobs: Vec<Entry>,
     #[serde(default)]
     input_top_logprobs: Option<Rows>,
@@ -85,6 +91,9 @@ impl ScoreQuery<'_> {
         if self.top > 0 {
             out.extend_from_slice(format!(r#","top_logprobs_num":{}"#, self.top).as_bytes());
         }
+        if let Some(adapter) = self.adapter {
+            out.extend_from_slice(format!(r#","lora_path":{}"#, serde_json::Value::from(adapter)).as_bytes());
+        }
         if !self.candidates.is_empty() {
             out.extend_from_slice(b",\"token_ids_logprob\":[");
             write_ids(&mut out, self.candidates);
@@ -101,17 +110,24 @@ impl ScoreQuery<'_> {
     pub(crate) fn parse(&self, reply: &[u8]) -> Result<TokenScores, String> {
         let reply: Reply =
             serde_json::from_slice(reply).map_err(|error| format!("the reply has no logprobs: {error}"))?;
-        let Meta { input_token_logprobs: rows, input_top_logprobs: top, input_token_ids_logprobs: candidates } =
-            reply.meta_info;
+        let Meta {
+            weight_version: label,
+            input_token_logprobs: rows,
+            input_top_logprobs: top,
+            input_token_ids_logprobs: candidates,
+        } = reply.meta_info;
         let asked = &self.ids[self.first - 1..];
         if rows.len() != asked.len() {
             return Err(format!("the reply has {} logprobs for {} tokens", rows.len(), asked.len()));
         }
-        if let Some((row, id)) = rows.iter().zip(asked).find(|((_, echoed, _), id)| echoed != *id) {
+        // SGLang 0.5.23 echoes the last id of the vocabulary as 0, and no other id of the request is greater
+        let greatest = self.ids.iter().max();
+        let is_other = |echoed: u32, id: &u32| echoed != *id && (echoed != 0 || Some(id) != greatest);
+        if let Some((row, id)) = rows.iter().zip(asked).find(|((_, echoed, _), id)| is_other(*echoed, id)) {
             return Err(format!("the reply is of other tokens: {} instead of {id}", row.1));
         }
         let logprobs = rows[1..].iter().map(logprob).collect::<Result<_, _>>()?;
-        let mut scores = TokenScores { logprobs, ..TokenScores::default() };
+        let mut scores = TokenScores { logprobs, label, ..TokenScores::default() };
         if self.top > 0 {
             for entry in self.entries(top, self.top as usize, "likeliest tokens")?.iter().flatten() {
                 scores.top_ids.push(entry.1);
@@ -155,7 +171,7 @@ mod tests {
     use super::*;
 
     fn plain(ids: &[u32], first: usize) -> ScoreQuery<'_> {
-        ScoreQuery { ids, first, top: 0, candidates: &[] }
+        ScoreQuery { ids, first, top: 0, candidates: &[], adapter: None }
     }
 
     #[test]
@@ -169,6 +185,9 @@ mod tests {
         expected["top_logprobs_num"] = 3.into();
         expected["token_ids_logprob"] = serde_json::json!([1, 9]);
         assert_eq!(body(ScoreQuery { top: 3, candidates: &[1, 9], ..plain(&[5, 6, 7], 2) }), expected);
+        expected["lora_path"] = "a\"b".into();
+        let query = ScoreQuery { top: 3, candidates: &[1, 9], adapter: Some("a\"b"), ..plain(&[5, 6, 7], 2) };
+        assert_eq!(body(query), expected);
     }
 
     fn reply(rows: &str, others: &str) -> String {
@@ -182,6 +201,8 @@ mod tests {
         assert!(parsed("[[null,5,null],[-0.5,6,null]]").unwrap_err().contains("2 logprobs for 3 tokens"));
         assert!(parsed("[[null,5,null],[-0.5,9,null],[-1.5,7,null]]").unwrap_err().contains("9 instead of 6"));
         assert!(parsed("[[null,5,null],[null,6,null],[-1.5,7,null]]").unwrap_err().contains("token 6"));
+        assert_eq!(parsed("[[null,5,null],[-0.5,6,null],[-1.5,0,null]]"), Ok(vec![-0.5, -1.5]), "the last id");
+        assert!(parsed("[[null,5,null],[-0.5,0,null],[-1.5,7,null]]").unwrap_err().contains("0 instead of 6"));
         let error = plain(&[5, 6], 1).parse(br#"{"error":{"message":"x"}}"#).unwrap_err();
         assert!(error.contains("no logprobs"), "{error}");
     }
@@ -201,6 +222,7 @@ mod tests {
             top_ids: vec![72607, 49920],
             top_logprobs: vec![-0.25, -3.5],
             candidates: vec![-13.5, -15.5],
+            label: None,
         };
         assert_eq!(parsed(top, candidates), Ok(expected));
         for (top, candidates, part) in [
@@ -235,7 +257,7 @@ mod tests {
             (tokens, top, candidates) in (1..20_usize, 0..5_u32, 0..5_u32), nats in -3.4e38..0.0_f64,
         ) {
             let (ids, candidates): (Vec<u32>, Vec<u32>) = (vec![u32::MAX; tokens + 1], (0..candidates).collect());
-            let query = ScoreQuery { ids: &ids, first: 1, top, candidates: &candidates };
+            let query = ScoreQuery { top, candidates: &candidates, ..plain(&ids, 1) };
             let entry = format!("[{nats},{},null]", u32::MAX);
             let row = |width: usize| format!("[{}]", vec![entry.as_str(); width].join(","));
             let rows = |width: usize| format!("[null,{}]", vec![row(width); tokens + 1].join(","));

@@ -119,7 +119,10 @@ impl Encoding {
     /// # Errors
     /// [`RenderError::Refused`].
     pub(super) fn render(self, messages: &[Value], setting: Setting<'_>) -> Result<String, RenderError> {
-        let messages = messages.iter().map(Message::new).collect::<Result<Vec<_>, _>>()?;
+        // as SGLang for V3.2, and DeepSeek's encoder of V4
+        let between_parts = if self == Self::V32 { " " } else { "\n\n" };
+        let messages =
+            messages.iter().map(|message| Message::new(message, between_parts)).collect::<Result<Vec<_>, _>>()?;
         let variable = |name: &str| setting.extra.iter().rev().find(|(variable, _)| variable == name);
         let thinks = variable("thinking").is_some_and(|(_, value)| *value == Value::Bool(true));
         let effort = variable("reasoning_effort").and_then(|(_, value)| value.as_str());
@@ -152,7 +155,7 @@ struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    fn new(value: &'a Value) -> Result<Self, RenderError> {
+    fn new(value: &'a Value, between_parts: &str) -> Result<Self, RenderError> {
         let role = match value.get_str("role").unwrap_or_default() {
             "system" => Role::System,
             "user" => Role::User,
@@ -164,7 +167,7 @@ impl<'a> Message<'a> {
             Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
             Some(Value::Array(parts)) => {
                 let parts: Vec<&str> = parts.iter().filter_map(|part| part.get_str("text")).collect();
-                Cow::Owned(parts.join("\n\n"))
+                Cow::Owned(parts.join(between_parts))
             }
             _ => Cow::Borrowed(""),
         };
@@ -382,7 +385,7 @@ fn push_user_turn(messages: &[&Message<'_>], calls: &[Value], text: &mut String)
 /// The definition of a tool.
 fn v4_tool(tool: &Value) -> String {
     let function = tool.get("function").unwrap_or(tool);
-    let member = |name: &str| function.get(name).cloned();
+    let member = |name: &str| function.get(name).filter(|value| **value != Value::Null).cloned();
     let definition = Value::object([
         ("name", member("name").unwrap_or_default()),
         ("description", member("description").unwrap_or_else(|| "".into())),

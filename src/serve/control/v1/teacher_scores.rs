@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::samples::selection;
 use super::sessions::find;
 use crate::config::Secret;
+use crate::config::TEACHER_SELF;
 use crate::engine::sglang::score;
 use crate::long_work::{BodyLength, offload_export, on_body};
 use crate::rl::{Mismatch, RatioLimits, RatioProblem, RowIndex, log_ratios};
@@ -182,7 +183,8 @@ fn wanted(proxy: &Proxy, request: &ScoreRequest) -> Result<Wanted, Problem> {
     if top > most {
         return Err(Problem::bad_request(format!("top_logprobs: must be at most {most}")));
     }
-    Ok(Wanted { again: request.again, top, of_top_ids: request.logprobs_of_top_ids })
+    let is_self = request.teacher == TEACHER_SELF;
+    Ok(Wanted { again: request.again, top, of_top_ids: request.logprobs_of_top_ids, is_self })
 }
 
 /// Refuses a row whose scores would be too large, before the teacher is asked.
@@ -278,6 +280,8 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, mut job: Job) ->
     let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
     // agents must not lock trainers out, so this does not wait for room
     let _memory = proxy.budget.insist(job.bytes());
+    let policy = &proxy.generator.policy;
+    let (epoch, mut label) = (policy.epoch(), None);
     for window in on_body(BodyLength::Request(job.bytes()), || job.windows()).await {
         let query = job.query(&window);
         let _of_reply = proxy.budget.insist(query.bytes());
@@ -288,6 +292,10 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, mut job: Job) ->
             return Err(of_row(format!("the engine answered {status}: {text}")));
         }
         let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await.map_err(of_row)?;
+        let is_changed = label.replace(scores.label.clone()).is_some_and(|before| before != scores.label);
+        if is_changed || *teacher.name == *TEACHER_SELF && policy.epoch() != epoch {
+            return Err(of_row("the weights changed while it was scored".to_owned()));
+        }
         on_body(BodyLength::Reply(reply.len()), || job.add(&window, &scores)).await;
     }
     let scores = job.into_scores();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::columns::{
     Column, NumberType, Shape, TEACHER_LOGPROBS, TEACHER_LOGPROBS_OF_TOP_IDS, TEACHER_TOP_COLUMNS, TOP_COLUMNS,
@@ -23,6 +24,8 @@ pub(super) struct Wanted {
     pub(super) top: u32,
     /// The teacher's logprobs of the student's likeliest tokens, where a turn has their ids.
     pub(super) of_top_ids: bool,
+    /// The teacher is the student's own engine, so that each turn is scored with its adapter.
+    pub(super) is_self: bool,
 }
 
 impl Wanted {
@@ -55,6 +58,11 @@ pub(super) fn top_ids(turn: &Turn) -> Option<&Column> {
     is_whole.then_some(column)
 }
 
+/// The adapter that sampled a turn.
+fn adapter(turn: &Turn) -> Option<Arc<str>> {
+    turn.about.policy.first()?.adapter.as_ref().map(|adapter| Arc::clone(&adapter.name))
+}
+
 /// The number of the teacher's likeliest tokens that scores have at each sampled one.
 fn top_width(scores: &[Column]) -> u32 {
     match Column::named(scores, TEACHER_TOP_COLUMNS[0]).map(|column| &column.shape) {
@@ -70,6 +78,8 @@ pub(super) struct Job {
     ids: Vec<u32>,
     turns: Vec<AskedTurn>,
     top: u32,
+    /// The adapter of its turns.
+    adapter: Option<Arc<str>>,
 }
 
 /// A turn that is asked.
@@ -94,10 +104,10 @@ pub(super) struct Window {
 }
 
 impl Job {
-    /// The trained turns of a row that lack scores. `None` if no token before them gives them a logprob.
+    /// The trained turns of a row that lack scores, and have the adapter of the first one. `None` if no token before them gives them a logprob.
     pub(super) fn new(row: &Row, wanted: Wanted) -> Option<Self> {
         let path = row.path();
-        let mut job = Self { ids: Vec::with_capacity(path.len()), turns: Vec::new(), top: wanted.top };
+        let mut job = Self { ids: Vec::with_capacity(path.len()), turns: Vec::new(), top: wanted.top, adapter: None };
         for step in &path.steps {
             job.ids.extend_from_slice(&step.turn.prompt);
             let start = job.ids.len();
@@ -106,6 +116,12 @@ impl Job {
             // the first token of a path has no logprob
             let is_asked = step.trained && start > 0 && !tokens.is_empty();
             if is_asked && wanted.lacks(&step.turn, step.scores.as_deref()) {
+                let adapter = adapter(&step.turn).filter(|_| wanted.is_self);
+                if job.turns.is_empty() {
+                    job.adapter = adapter;
+                } else if job.adapter != adapter {
+                    continue;
+                }
                 job.turns.push(AskedTurn::new(step, tokens, wanted));
             }
         }
@@ -132,7 +148,8 @@ impl Job {
     /// The request of a window.
     pub(super) fn query<'a>(&'a self, window: &'a Window) -> ScoreQuery<'a> {
         let Window { tokens, candidates } = window;
-        ScoreQuery { ids: &self.ids[..tokens.end], first: tokens.start, top: self.top, candidates }
+        let adapter = self.adapter.as_deref();
+        ScoreQuery { ids: &self.ids[..tokens.end], first: tokens.start, top: self.top, candidates, adapter }
     }
 
     /// Adds the reply to the request of a window. Windows must be added in their order.
@@ -181,7 +198,7 @@ impl AskedTurn {
 
     /// Its scores. Stored columns that were not asked are kept, and so are more likeliest tokens than were asked.
     fn into_scores(self, top: u32) -> ScoredTurn {
-        let TokenScores { logprobs, top_ids, top_logprobs, candidates } = self.found;
+        let TokenScores { logprobs, top_ids, top_logprobs, candidates, .. } = self.found;
         let mut columns = Vec::new();
         if top > top_width(&self.stored) {
             let counts = vec![top; logprobs.len()];
@@ -267,6 +284,7 @@ mod tests {
             top_ids: positions().flat_map(top).collect(),
             top_logprobs: of(&top),
             candidates: of(&|_| query.candidates.to_vec()),
+            label: None,
         }
     }
 
@@ -301,7 +319,7 @@ mod tests {
             }
             // the scores are the same as those of one request for everything
             let path: Vec<u32> = (0..u32::try_from(start).unwrap()).collect();
-            let mut job = Job { ids: path.clone(), turns, top };
+            let mut job = Job { ids: path.clone(), turns, top, adapter: None };
             for window in &found {
                 let scores = reply(job.query(window));
                 job.add(window, &scores);
@@ -339,6 +357,7 @@ mod tests {
             top_ids: vec![7; 2 * width as usize],
             top_logprobs: vec![-3.0; 2 * width as usize],
             candidates: Vec::new(),
+            label: None,
         };
         let scored = |stored: &[Column], width: u32| {
             let turn = AskedTurn { stored: stored.to_vec(), found: found(width), ..asked(1..3, &[]) };
