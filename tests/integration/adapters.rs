@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::support::client::{get, post};
 use super::support::proxy::Proxy;
 use super::support::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message};
+use super::teacher::column;
 
 /// The tokens that the engine samples for every prompt.
 const SAMPLED: [u32; 2] = [10, 11];
@@ -21,6 +22,20 @@ fn engine(asked: &UpstreamRequest) -> FakeReply {
         return json_message(200, br#"{"success":true}"#);
     }
     let ids = &body["input_ids"];
+    if let (Some(0), Some(start)) =
+        (body["sampling_params"]["max_new_tokens"].as_u64(), body["logprob_start_len"].as_u64())
+    {
+        // each adapter has another logprob
+        let nats = match body["lora_path"].as_str() {
+            None => -1.0,
+            Some("a") => -2.0,
+            Some(_) => -3.0,
+        };
+        let asked = ids.as_array().unwrap().iter().skip(start as usize).enumerate();
+        let rows: Vec<Value> = asked.map(|(at, id)| json!([(at > 0).then_some(nats), id, null])).collect();
+        let reply = json!({"text": "", "meta_info": {"id": "scored", "input_token_logprobs": rows}});
+        return json_message(200, reply.to_string().as_bytes());
+    }
     let object = |prompt: &Value, rid: String| {
         let rows: Vec<Value> = SAMPLED.iter().map(|id| json!([-0.5, id, null])).collect();
         json!({"text": "", "output_ids": SAMPLED, "meta_info": {"id": rid, "finish_reason": {"type": "stop"},
@@ -111,6 +126,24 @@ async fn row_of_two_adapters_is_flagged() {
         let shown = adapters.map(|adapter| if adapter == "" { Value::Null } else { adapter });
         assert_eq!(tap.rows(session).await, [(flags, shown.to_vec())], "{session}");
     }
+}
+
+#[tokio::test]
+async fn own_engine_scores_each_turn_with_its_adapter() {
+    let tap = Tap::start().await;
+    let mut ids = vec![5, 6, 7];
+    for adapter in [Some("a"), Some("b"), None] {
+        tap.extend("s", adapter, &mut ids).await;
+    }
+    // one adapter in a request
+    for scored in [2, 2, 2, 0] {
+        let answer = post(tap.proxy.control, "/v1/teacher-scores", br#"{"teacher":"self","sessions":["s"]}"#).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["rows"][0]["scored"], scored, "{}", answer.text());
+    }
+    let query = br#"{"sessions":["s"],"format":"jsonl","scores":"self"}"#;
+    let exported = post(tap.proxy.control, "/v1/samples", query).await;
+    assert_eq!(column(&exported).unwrap(), [-2.0, -2.0, -3.0, -3.0, -1.0, -1.0]);
 }
 
 #[tokio::test]
