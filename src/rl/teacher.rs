@@ -2,6 +2,7 @@
 
 use super::RequestError;
 use crate::columns::{Column, TEACHER_LOGPROBS};
+use crate::engine::sglang::score::changing_parameter;
 use crate::export::logprob_temperature;
 use crate::session::Turn;
 
@@ -58,32 +59,10 @@ pub fn log_ratios(turn: &Turn, scores: Option<&[Column]>) -> Result<Vec<f64>, Ra
     if logprob_temperature(turn) != Some(1.0) {
         return Err(RatioProblem::Temperature);
     }
-    if let Some(parameter) = changing_parameter(turn) {
+    if let Some(parameter) = turn.about.sampling.as_deref().and_then(changing_parameter) {
         return Err(RatioProblem::Changed(parameter));
     }
     Ok(teacher.iter().zip(student).map(|(teacher, student)| f64::from(*teacher) - f64::from(*student)).collect())
-}
-
-/// Sampling parameters that SGLang applies to the logits before it computes logprobs, with the value that has no effect.
-const CHANGING: [(&str, f64); 9] = [
-    ("frequency_penalty", 0.0),
-    ("presence_penalty", 0.0),
-    ("repetition_penalty", 1.0),
-    ("min_new_tokens", 0.0),
-    ("logit_bias", f64::NAN),
-    ("json_schema", f64::NAN),
-    ("regex", f64::NAN),
-    ("ebnf", f64::NAN),
-    ("structural_tag", f64::NAN),
-];
-
-/// The parameter of the request of a turn that changed the distribution, if one did.
-fn changing_parameter(turn: &Turn) -> Option<&'static str> {
-    let sampling: serde_json::Value = serde_json::from_str(turn.about.sampling.as_deref()?).ok()?;
-    let changes = |(name, off): &&(&str, f64)| {
-        sampling.get(*name).is_some_and(|value| !value.is_null() && value.as_f64() != Some(*off))
-    };
-    CHANGING.iter().find(changes).map(|(name, _)| *name)
 }
 
 #[cfg(test)]

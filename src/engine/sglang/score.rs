@@ -164,6 +164,28 @@ fn logprob((logprob, id, _): &Entry) -> Result<f32, String> {
     single.ok_or_else(|| format!("the reply has no logprob of token {id}"))
 }
 
+/// Sampling parameters that SGLang applies to the logits before it computes logprobs, with the value that has no effect.
+const CHANGING: [(&str, f64); 9] = [
+    ("frequency_penalty", 0.0),
+    ("presence_penalty", 0.0),
+    ("repetition_penalty", 1.0),
+    ("min_new_tokens", 0.0),
+    ("logit_bias", f64::NAN),
+    ("json_schema", f64::NAN),
+    ("regex", f64::NAN),
+    ("ebnf", f64::NAN),
+    ("structural_tag", f64::NAN),
+];
+
+/// The first of these sampling parameters that changed the distribution, if one did.
+pub(crate) fn changing_parameter(sampling: &str) -> Option<&'static str> {
+    let sampling: serde_json::Value = serde_json::from_str(sampling).ok()?;
+    let changes = |(name, off): &&(&str, f64)| {
+        sampling.get(*name).is_some_and(|value| !value.is_null() && value.as_f64() != Some(*off))
+    };
+    CHANGING.iter().find(changes).map(|(name, _)| *name)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
