@@ -32,8 +32,8 @@ impl StreamContinuation {
         Self::Waiting(Box::pin(resumption.wait_continued(active.capture().context())), Some(continuation))
     }
 
-    /// The body of the reply; `None` if there is none, because the pause does not end, a client has aborted the generation, or the engine
-    /// refuses the request or does not stream.
+    /// Resolves to the body of the reply, or to `None` if the pause does not end, a client has aborted the generation, or the engine refuses
+    /// the request or does not stream.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, active: &mut ActiveGeneration) -> Poll<Option<ReplyBody>> {
         if let Self::Waiting(wait, continuation) = self {
             let is_continued = ready!(wait.as_mut().poll(cx));

@@ -1,7 +1,7 @@
 //! Continues an aborted generation: which requests allow it, the request for the rest, and how its reply is joined to what the client has.
 //!
-//! The continuation is a request of its own. Its prompt is the first prompt with the tokens sampled so far, so the engine counts,
-//! lists and names its tokens as if the reply began there. [`JoinedReply`] rewrites each object of it as an object of the one reply.
+//! The continuation is a separate request, whose prompt is the first prompt with the tokens sampled so far. The counts, lists and
+//! positions in its reply begin at its first token. [`JoinedReply`] rewrites each object of it as an object of the joined reply.
 
 mod members;
 mod request;

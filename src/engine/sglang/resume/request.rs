@@ -134,8 +134,8 @@ impl ResumableRequest {
         self.prompt.len()
     }
 
-    /// The request for the rest after the tokens `sampled`, with the id `rid`. There are routed experts of the tokens before the last of the
-    /// first `with_experts` of them; `None` if there are none at all.
+    /// The request for the rest after the tokens `sampled`, with the id `rid`. Attempts with the first `with_experts` of them have returned
+    /// routed experts, which exclude those of the last token; `None` if no attempt has.
     pub(super) fn continued(
         &self,
         sampled: &[u32],
