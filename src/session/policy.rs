@@ -657,15 +657,15 @@ mod tests {
     fn update_during_a_pause_leaves_no_token_uncertain() {
         let policy = at_epoch(1);
         policy.observe(1, "a");
-        policy.set_paused(true);
+        policy.mark_paused();
         calls(&policy, [BEGIN, PART, END]);
-        policy.set_paused(false);
+        policy.begin_continue();
         policy.observe(1, "b");
         let across = reported("b", &[("a", 0, 4), ("b", 4, 9)]);
         assert_eq!(short(&policy.base(1, 9, &across, &[])), [(0, 4, 1, 1), (4, 9, 2, 2)]);
-        policy.set_paused(true);
+        policy.mark_paused();
         calls(&policy, [BEGIN]);
-        policy.set_paused(false);
+        policy.begin_continue();
         calls(&policy, [PART, END]);
         assert_eq!(short(&policy.base(2, 9, &reported("c", &[("c", 0, 9)]), &[])), [(0, 9, 2, 3)], "continued early");
     }
@@ -673,7 +673,7 @@ mod tests {
     #[test]
     fn pause_of_a_router_does_not_make_the_tokens_of_an_update_certain() {
         let policy = several(1);
-        policy.set_paused(true);
+        policy.mark_paused();
         calls(&policy, [BEGIN, PART]);
         assert_eq!(policy.sampled_epochs(), 1..=2);
         assert_eq!(policy.observe(1, "b"), None);

@@ -46,7 +46,6 @@ pub(crate) async fn forward(
     }
     let update = policy::WeightUpdate::new(proxy, route);
     let adapter_update = policy::AdapterUpdate::new(proxy, route);
-    policy::observe_request(proxy, route);
     let pause = policy::PauseCall::new(proxy, route);
     let (head, body) = request.into_parts();
     let target = target(&head.uri);

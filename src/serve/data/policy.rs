@@ -31,37 +31,39 @@ const LARGEST: u64 = 64 << 10;
 /// The timeout of the request for the label of new weights. Without an answer the next probe finds it.
 const LABEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Records that the generation may continue, before the call is sent.
-pub(crate) fn observe_request(proxy: &Proxy, route: Route) {
-    if route.continues_generation() {
-        proxy.generator.policy.set_paused(false);
-    }
+/// A call that pauses or continues the generation. From the moment that a pause is sent, the engine serves no new requests, until it has
+/// answered a call to continue.
+#[derive(Debug)]
+pub(crate) struct PauseCall<'a> {
+    proxy: &'a Proxy,
+    pauses: bool,
 }
 
-/// A call that pauses the generation. From the moment that it is sent, the engine serves no new requests.
-#[derive(Debug)]
-pub(crate) struct PauseCall<'a>(&'a Proxy);
-
 impl<'a> PauseCall<'a> {
-    /// Called before the request is sent; `None` for a route that does not pause.
+    /// Called before the request is sent; `None` for a route that does neither.
     pub(crate) fn new(proxy: &'a Proxy, route: Route) -> Option<Self> {
-        route.pauses_generation().then(|| {
-            proxy.generator.policy.begin_pause();
-            Self(proxy)
-        })
+        let (pauses, policy) = (route.pauses_generation(), &proxy.generator.policy);
+        if pauses {
+            policy.begin_pause();
+        } else if route.continues_generation() {
+            policy.begin_continue();
+        } else {
+            return None;
+        }
+        Some(Self { proxy, pauses })
     }
 
     /// Observes the status of the reply.
     pub(crate) fn observe(self, status: StatusCode) {
-        if status.is_success() {
-            self.0.generator.policy.set_paused(true);
+        if self.pauses && status.is_success() {
+            self.proxy.generator.policy.mark_paused();
         }
     }
 }
 
 impl Drop for PauseCall<'_> {
     fn drop(&mut self) {
-        self.0.generator.policy.settle_pause();
+        self.proxy.generator.policy.settle_pause();
     }
 }
 

@@ -19,28 +19,30 @@ impl Policy {
         state.sampled_epochs()
     }
 
-    /// Records that the generation was paused, or may have been continued.
-    pub fn set_paused(&self, is_paused: bool) {
-        let mut state = self.state.lock();
-        match is_paused {
-            true => state.paused_at = Some(Instant::now()),
-            false => state.end_pause(),
-        }
-        self.paused.send_replace(is_paused);
-    }
-
-    /// Records that a call to pause the generation is sent. [`Self::set_paused`] follows unless it fails.
+    /// Records that a call to pause the generation is sent. [`Self::settle_pause`] follows.
     pub fn begin_pause(&self) {
         self.paused.send_replace(true);
     }
 
-    /// Records that a call to pause the generation has ended. A failed call leaves the state as it was before.
+    /// Records that the generation was paused.
+    pub fn mark_paused(&self) {
+        self.state.lock().paused_at = Some(Instant::now());
+        self.paused.send_replace(true);
+    }
+
+    /// Records that a call to continue the generation is sent: tokens may be sampled from now on, but new calls wait for
+    /// [`Self::settle_pause`]. The engine could get them before this call.
+    pub fn begin_continue(&self) {
+        self.state.lock().end_pause();
+    }
+
+    /// Records that a call to pause or to continue the generation has ended. A failed call to pause leaves the state as it was before.
     pub fn settle_pause(&self) {
         let state = self.state.lock();
         self.paused.send_replace(state.paused_at.is_some());
     }
 
-    /// Whether a trainer has paused the generation, or is about to.
+    /// Whether a trainer has paused the generation, or is about to, and the engine has not answered a call to continue it.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         *self.paused.borrow()
