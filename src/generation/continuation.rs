@@ -74,6 +74,10 @@ pub(super) async fn complete(
     loop {
         let join = || resumption.join(&reply, || active.interrupted_by(), &context);
         let (joined, new_tokens, continuation) = match in_place(BodyLength::Reply(reply.len()), join) {
+            JoinOutcome::Error if aborted.is_some() => {
+                count_passed(&context.metrics, ResumeObstacle::Refused);
+                return aborted.unwrap_or(reply);
+            }
             JoinOutcome::Unreadable | JoinOutcome::Error => return aborted.unwrap_or(reply),
             JoinOutcome::Object(json) => return held(json, reply),
             JoinOutcome::Aborted(object, continuation) => (held(object.json, reply), object.new_tokens, continuation),
@@ -83,17 +87,22 @@ pub(super) async fn complete(
             return joined;
         }
         active.begin_continuation(&continuation.rid);
-        let rest = match send_continuation(&context, continuation.call).await {
-            Some(rest) => collect(rest.into_parts().1, limit, context.budget.reply()).await.ok(),
-            None => None,
-        };
-        active.mark_ended();
-        let Some(rest) = rest else { return joined };
-        let (BufferedReply::All(body), true) = (rest, resumption.begin_attempt()) else {
-            count_passed(&context.metrics, ResumeObstacle::Unreadable);
+        let Some(rest) = send_continuation(&context, continuation.call).await else {
+            active.mark_ended();
             return joined;
         };
-        (reply, aborted) = (body, Some(joined));
+        let rest = collect(rest.into_parts().1, limit, context.budget.reply()).await;
+        active.mark_ended();
+        let obstacle = match rest {
+            Ok(BufferedReply::All(body)) if resumption.begin_attempt() => {
+                (reply, aborted) = (body, Some(joined));
+                continue;
+            }
+            Ok(_) => ResumeObstacle::Unreadable,
+            Err(_) => ResumeObstacle::Broken,
+        };
+        count_passed(&context.metrics, obstacle);
+        return joined;
     }
 }
 

@@ -182,7 +182,7 @@ impl EventStream {
         let Some(mut resumption) = self.resumption.take() else { return Some(self.event(event)) };
         let Some(json) = event.data().filter(|json| json.first() == Some(&b'{')) else {
             self.resumption = Some(resumption);
-            let aborted = if event.is_done() { self.give_up_rest() } else { None };
+            let aborted = if event.is_done() { self.pass_aborted(ResumeObstacle::Unreadable) } else { None };
             self.held.extend(aborted);
             return Some(self.event(event));
         };
@@ -206,10 +206,7 @@ impl EventStream {
                 None
             }
             // the engine refuses the continuation within the stream: the client has the event of the abort instead
-            JoinOutcome::Error if self.pending.is_some() => {
-                count_passed(&self.active.context().metrics, ResumeObstacle::Refused);
-                self.give_up_rest()
-            }
+            JoinOutcome::Error if self.pending.is_some() => self.pass_aborted(ResumeObstacle::Refused),
             JoinOutcome::Unreadable if self.pending.is_some() => self.give_up_rest(),
             JoinOutcome::Unreadable if resumption.has_continued() => Some(self.refuse_unjoined()),
             JoinOutcome::Error | JoinOutcome::Unreadable => Some(self.event(event)),
@@ -221,6 +218,14 @@ impl EventStream {
         let PendingRest { aborted, has_new_tokens, .. } = *self.pending.take()?;
         let open = aborted.data().and_then(|json| without_finish(json).ok());
         open.filter(|_| has_new_tokens).map(|open| self.event(sse::SseEvent::of_json(open)))
+    }
+
+    /// The event of the abort, if it waits for the rest, which does not come for this reason.
+    fn pass_aborted(&mut self, obstacle: ResumeObstacle) -> Option<Arc<GenerationEvent>> {
+        if self.pending.is_some() {
+            count_passed(&self.active.context().metrics, obstacle);
+        }
+        self.give_up_rest()
     }
 
     /// The event of the abort: there is no rest.
@@ -241,9 +246,10 @@ impl EventStream {
         let pending = self.pending.as_mut().and_then(|pending| pending.continuation.as_mut());
         let Some(continuation) = pending else { return Poll::Ready(None) };
         let body = ready!(continuation.poll(cx, &mut self.active));
-        let begun =
-            self.resumption.as_mut().filter(|_| body.is_some()).is_some_and(|resumption| resumption.begin_attempt());
-        let (Some(body), true) = (body, begun) else { return Poll::Ready(self.give_up_rest()) };
+        let Some(body) = body else { return Poll::Ready(self.give_up_rest()) };
+        if !self.resumption.as_mut().is_some_and(|resumption| resumption.begin_attempt()) {
+            return Poll::Ready(self.pass_aborted(ResumeObstacle::Unreadable));
+        }
         (self.upstream, self.decoder) = (body, SseDecoder::default());
         if let Some(pending) = &mut self.pending {
             pending.continuation = None;
@@ -259,7 +265,7 @@ impl EventStream {
             Some(Ok(())) => None,
             Some(Err(error)) => {
                 self.active.context().metrics.upstream_errors.with_label_values(&["reset"]).inc();
-                if let Some(aborted) = self.give_up_rest() {
+                if let Some(aborted) = self.pass_aborted(ResumeObstacle::Broken) {
                     self.end();
                     return Poll::Ready(Some(aborted));
                 }
@@ -269,7 +275,7 @@ impl EventStream {
                 unparsed(rest, UnparsedReason::NoData)
             }
             None => {
-                if let Some(aborted) = self.give_up_rest() {
+                if let Some(aborted) = self.pass_aborted(ResumeObstacle::Broken) {
                     self.end();
                     return Poll::Ready(Some(aborted));
                 }

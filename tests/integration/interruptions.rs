@@ -13,7 +13,9 @@ use crate::chat::Chat;
 use crate::crash::trainers::post_control;
 use crate::support::client::{Answer, Connection, get, post, written};
 use crate::support::demo::Demo;
-use crate::support::manual_upstream::soon;
+use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, soon};
+use crate::support::proxy::Proxy;
+use crate::support::upstream::{FakeReply, json_message};
 
 /// A demo engine that is slow enough for an abort, behind a tokentap with these flags.
 async fn slow(streaming: Streaming, flags: &[&str]) -> Demo {
@@ -33,8 +35,12 @@ fn call(addr: SocketAddr, path: &str, body: &Value) -> tokio::task::JoinHandle<A
     tokio::spawn(async move { post(addr, &path, body.as_bytes()).await })
 }
 
+async fn counts(proxy: &Proxy, line: &str) -> bool {
+    get(proxy.control, "/metrics").await.text().lines().any(|found| found == line)
+}
+
 async fn has_metric(demo: &Demo, line: &str) -> bool {
-    get(demo.proxy.control, "/metrics").await.text().lines().any(|found| found == line)
+    counts(&demo.proxy, line).await
 }
 
 async fn wait_for_metric(demo: &Demo, line: &str) {
@@ -451,5 +457,114 @@ async fn continuation_waits_for_the_end_of_the_pause() {
         let last = if stream { answer.events().pop().unwrap() } else { answer.json() };
         assert_eq!(last["meta_info"]["finish_reason"]["type"], "abort", "the client's own abort ends it: {last}");
         assert_eq!(demo.engine.journal().len(), attempts, "nothing is requested for a client that has aborted");
+    }
+}
+
+/// How the engine answers the request for the rest.
+#[derive(Debug, Clone, Copy)]
+enum Rest {
+    /// With a status.
+    Status,
+    /// With an error in a reply with status 200.
+    Error,
+    /// With a reply that breaks off.
+    Torn,
+    /// With a reply that has no counts.
+    Unreadable,
+    /// tokentap ends before it is asked.
+    NotAsked,
+}
+
+impl Rest {
+    async fn send(self, mut call: Call, stream: bool) {
+        let object: &[u8] = match self {
+            Self::Status => return call.reply(&written_reply(400, b"{\"error\":{\"message\":\"no\"}}")).await,
+            Self::Error => br#"{"error":{"message":"no"}}"#,
+            Self::Torn => br#"{"te"#,
+            Self::Unreadable => br#"{"text":"","meta_info":{"id":"r"}}"#,
+            Self::NotAsked => unreachable!("no request"),
+        };
+        let is_torn = matches!(self, Self::Torn);
+        if stream {
+            call.send(STREAM).await;
+            let event = if is_torn { object.to_vec() } else { [b"data: ", object, b"\n\n"].concat() };
+            call.send(&chunk(&event)).await;
+        } else {
+            let length = object.len() + usize::from(is_torn);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+            call.send(&[head.as_bytes(), object].concat()).await;
+        }
+        if is_torn {
+            return call.finish().await;
+        }
+        call.reply(if stream { END } else { b"" }).await;
+    }
+}
+
+fn written_reply(status: u16, body: &[u8]) -> Vec<u8> {
+    match json_message(status, body) {
+        FakeReply::KeepAlive(reply) => reply.concat(),
+        _ => unreachable!("a complete reply"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rest_that_does_not_come_leaves_the_aborted_reply_and_is_counted() {
+    for (rest, reason) in [
+        (Rest::Status, "refused"),
+        (Rest::Error, "refused"),
+        (Rest::Torn, "broken"),
+        (Rest::Unreadable, "unreadable"),
+        (Rest::NotAsked, "paused"),
+    ] {
+        for stream in [false, true] {
+            let mut upstream = ManualUpstream::streaming("cumulative").await;
+            let proxy = Proxy::probed(upstream.addr, &["--on-abort", "resume"]).await;
+            let running = call(proxy.data, "/sessions/s/generate", &body("r", stream));
+            let mut generation = upstream.next().await;
+            let pausing = call(proxy.control, "/pause_generation", &json!({}));
+            let paused = upstream.next().await;
+            assert_eq!(paused.asked.path, "/pause_generation");
+            paused.ok().await;
+            assert_eq!(soon("a reply", pausing).await.unwrap().status, 200);
+            let rows = json!([[-0.5, 8, null], [-0.5, 9, null]]);
+            let meta = json!({
+                "id": "r", "finish_reason": {"type": "abort", "message": "Aborted"}, "prompt_tokens": 3, "completion_tokens": 2,
+                "output_token_logprobs": rows, "output_top_logprobs": null,
+            });
+            let aborted = json!({"text": "ab", "output_ids": [8, 9], "meta_info": meta}).to_string();
+            if stream {
+                generation.send(STREAM).await;
+                let events = format!("data: {aborted}\n\ndata: [DONE]\n\n");
+                generation.reply(&[chunk(events.as_bytes()), END.to_vec()].concat()).await;
+            } else {
+                generation.reply(&written_reply(200, aborted.as_bytes())).await;
+            }
+            soon("it waits", async { while !counts(&proxy, "tokentap_pause_waiting 1").await {} }).await;
+            if matches!(rest, Rest::NotAsked) {
+                proxy.phase.send_replace(Phase::Draining);
+            } else {
+                let continuing = call(proxy.control, "/continue_generation", &json!({}));
+                let continued = upstream.next().await;
+                assert_eq!(continued.asked.path, "/continue_generation");
+                continued.ok().await;
+                assert_eq!(soon("a reply", continuing).await.unwrap().status, 200);
+                let asked = upstream.next().await;
+                assert_eq!(asked.json()["input_ids"], json!([5, 6, 7, 8, 9]));
+                rest.send(asked, stream).await;
+            }
+            let answer = soon("a reply", running).await.unwrap();
+            let last = if stream { answer.events().pop().unwrap() } else { answer.json() };
+            assert_eq!(last["output_ids"], json!([8, 9]), "{rest:?} {stream}: {last}");
+            assert_eq!(last["meta_info"]["finish_reason"]["type"], "abort", "{rest:?} {stream}: {last}");
+            let counted = proxy.parts.metrics.resume_obstacles.with_label_values(&[reason]).get();
+            assert_eq!(counted, 1, "{rest:?} {stream}");
+            if matches!(rest, Rest::NotAsked) {
+                // the control port has closed
+                continue;
+            }
+            let rows = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
+            assert_eq!(rows["trajectories"][0]["token_ids"], json!([5, 6, 7, 8, 9]), "{rest:?} {stream}");
+        }
     }
 }

@@ -41,6 +41,8 @@ named_enum! {
         Unreadable = "unreadable",
         /// The engine did not accept the continuation.
         Refused = "refused",
+        /// The reply to the continuation broke off before its first tokens.
+        Broken = "broken",
         /// The trainer aborted it without a pause or new weights.
         NoPause = "no_pause",
         /// The pause did not end in time, or tokentap ends.
