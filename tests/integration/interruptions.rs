@@ -11,7 +11,7 @@ use tokentap::serve::connection::Phase;
 
 use crate::chat::Chat;
 use crate::crash::trainers::post_control;
-use crate::support::client::{Answer, Connection, get, post, written};
+use crate::support::client::{Answer, Connection, get, post, request, written};
 use crate::support::demo::Demo;
 use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
@@ -93,6 +93,10 @@ async fn wait_ends_with_the_time_or_with_the_client() {
     wait_for_metric(&demo, "tokentap_pause_waiting 1").await;
     drop(connection);
     wait_for_metric(&demo, "tokentap_pause_waiting 0").await;
+    let plain = [("content-type", "text/plain")];
+    let refused = request(demo.proxy.control, "POST", "/continue_generation", &plain, b"{}").await;
+    assert!((400..500).contains(&refused.status), "{}", refused.status);
+    assert_eq!(demo.post("/generate", &prompt).await.status, 503, "a refused call does not end the pause");
     post_control(demo.proxy.control, "/continue_generation", &json!({})).await;
     assert_eq!(demo.post("/generate", &prompt).await.status, 200);
 }

@@ -36,26 +36,26 @@ const LABEL_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct PauseCall<'a> {
     proxy: &'a Proxy,
+    /// The call pauses the generation, which it does if it succeeds. Otherwise it continues a paused one, which stays paused if the engine
+    /// refuses the call.
     pauses: bool,
 }
 
 impl<'a> PauseCall<'a> {
     /// Called before the request is sent; `None` for a route that does neither.
     pub(crate) fn new(proxy: &'a Proxy, route: Route) -> Option<Self> {
-        let (pauses, policy) = (route.pauses_generation(), &proxy.generator.policy);
-        if pauses {
+        let policy = &proxy.generator.policy;
+        if route.pauses_generation() {
             policy.begin_pause();
-        } else if route.continues_generation() {
-            policy.begin_continue();
-        } else {
-            return None;
+            return Some(Self { proxy, pauses: true });
         }
-        Some(Self { proxy, pauses })
+        (route.continues_generation() && policy.begin_continue()).then_some(Self { proxy, pauses: false })
     }
 
     /// Observes the status of the reply.
     pub(crate) fn observe(self, status: StatusCode) {
-        if self.pauses && status.is_success() {
+        let is_paused = if self.pauses { status.is_success() } else { status.is_client_error() };
+        if is_paused {
             self.proxy.generator.policy.mark_paused();
         }
     }

@@ -31,9 +31,12 @@ impl Policy {
     }
 
     /// Records that a call to continue the generation is sent: tokens may be sampled from now on, but new calls wait for
-    /// [`Self::settle_pause`]. The engine could get them before this call.
-    pub fn begin_continue(&self) {
-        self.state.lock().end_pause();
+    /// [`Self::settle_pause`]. The engine could get them before this call. Returns whether the generation was paused.
+    pub fn begin_continue(&self) -> bool {
+        let mut state = self.state.lock();
+        let was_paused = state.paused_at.is_some();
+        state.end_pause();
+        was_paused
     }
 
     /// Records that a call to pause or to continue the generation has ended. A failed call to pause leaves the state as it was before.
