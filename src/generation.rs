@@ -24,6 +24,7 @@ pub(crate) mod sequence;
 pub mod settings;
 pub(crate) mod stream;
 pub(crate) mod uncaptured;
+mod unforced;
 pub mod update;
 
 use std::time::Duration;

@@ -304,7 +304,12 @@ impl Plan {
         self.items.iter().all(|item| item.reason.is_some()).then_some(first).flatten()
     }
 
-    /// Drops the bodies once the engine has answered: the request will not be sent again.
+    /// Drops the body that was sent.
+    pub fn drop_body(&mut self) {
+        self.body = Bytes::new();
+    }
+
+    /// Drops the bodies once the engine has accepted the request: it will not be sent again.
     pub fn drop_bodies(&mut self) {
         self.body = Bytes::new();
         self.unforced = None;

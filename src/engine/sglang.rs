@@ -8,6 +8,7 @@ pub(crate) mod forcing;
 pub(crate) mod guard;
 pub(crate) mod plan;
 pub mod probe;
+pub(crate) mod refusal;
 pub mod request;
 pub mod response;
 pub(crate) mod resume;

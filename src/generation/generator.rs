@@ -120,7 +120,7 @@ impl Generator {
             Source::Generate { request, chat } => {
                 let planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
                 let (reply, active) = self.send(&call, planned).await?;
-                self.receive(reply, active, call.reads).await?
+                self.receive(reply, active, call.reads, call.head).await?
             }
             Source::EngineChat(chat) => self.run_chat(call, *chat, attempt, rid).await?,
         };
@@ -146,24 +146,24 @@ impl Generator {
             let _ = rid.set(Arc::clone(known));
         }
         if !chat.is_deferred() {
-            return self.finish_chat(&call, chat, attempt, may_hold_rid).await;
+            return self.finish_chat(call, chat, attempt, may_hold_rid).await;
         }
         let generator = Arc::clone(self);
-        let pending = async move { generator.finish_chat(&call, chat, attempt, may_hold_rid).await };
+        let pending = async move { generator.finish_chat(call, chat, attempt, may_hold_rid).await };
         Ok(Generation::deferred(pending, self.context.budget.reply()))
     }
 
     async fn finish_chat(
         &self,
-        call: &ClientCall,
+        call: Box<ClientCall>,
         chat: EngineChat,
         attempt: Option<AttemptContext>,
         may_hold_rid: bool,
     ) -> Result<Generation, Error> {
         let kind = chat.kind;
-        let planned = self.plan_chat(call, chat, attempt, may_hold_rid).await?;
-        let (reply, active) = self.send(call, planned).await?;
-        let generation = self.receive(reply, active, call.reads).await?;
+        let planned = self.plan_chat(&call, chat, attempt, may_hold_rid).await?;
+        let (reply, active) = self.send(&call, planned).await?;
+        let generation = self.receive(reply, active, call.reads, call.head).await?;
         let needs_ids = kind != ChatKind::PassedThrough && generation.head.status == StatusCode::OK;
         match &generation.events {
             _ if !needs_ids => Ok(generation),

@@ -22,7 +22,9 @@ use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::continuation::StreamContinuation;
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
+use crate::generation::request::RequestHead;
 use crate::generation::resumption::{JoinOutcome, Resumption, count_passed};
+use crate::generation::unforced::UnforcedRetry;
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -51,6 +53,10 @@ pub struct EventStream {
     resumption: Option<Box<Resumption>>,
     /// The rest of an aborted generation, until its first object.
     pending: Option<Box<PendingRest>>,
+    /// The head of the request, until the first event: the engine may refuse what is forced.
+    first: Option<RequestHead>,
+    /// The request without anything forced, until its first event.
+    retry: Option<Box<UnforcedRetry>>,
 }
 
 /// The rest of an aborted generation is on its way.
@@ -83,9 +89,15 @@ impl std::fmt::Debug for EventStream {
 }
 
 impl EventStream {
-    /// A stream whose events must not be larger than `limit` bytes to be parsed.
+    /// A stream whose events must not be larger than `limit` bytes to be parsed. `head` is that of its request.
     #[must_use]
-    pub fn new(upstream: ReplyBody, mut active: ActiveGeneration, reads: EventAccess, limit: u64) -> Self {
+    pub fn new(
+        upstream: ReplyBody,
+        mut active: ActiveGeneration,
+        reads: EventAccess,
+        limit: u64,
+        head: RequestHead,
+    ) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let share = active.context().budget.reply();
         let resumption = active.resumption().take();
@@ -103,6 +115,8 @@ impl EventStream {
             failed: None,
             resumption,
             pending: None,
+            first: Some(head),
+            retry: None,
         }
     }
 
@@ -137,12 +151,18 @@ impl EventStream {
                 self.durability = self.active.durability_wait();
                 continue;
             }
+            if self.waits_for_retry() {
+                let event = ready!(self.poll_retry(cx));
+                self.held.extend(event);
+                continue;
+            }
             let event = match self.state {
                 State::Ended => return Poll::Ready(None),
                 State::Reading => match ready!(self.poll_decoded(cx)).or_else(|| self.check_size()) {
                     Some(event) => Some(event),
-                    // what follows the abort is its end mark
+                    // what follows the abort or the refusal is its end mark
                     None if self.pending.as_ref().is_some_and(|pending| pending.continuation.is_some()) => continue,
+                    None if self.waits_for_retry() => continue,
                     None => ready!(self.poll_upstream(cx)),
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
@@ -177,8 +197,24 @@ impl EventStream {
         Poll::Ready(self.joined_event(event))
     }
 
-    /// Joins an event to those of earlier attempts, and parses and measures it. `None` if the generation is continued first.
-    fn joined_event(&mut self, event: sse::SseEvent) -> Option<Arc<GenerationEvent>> {
+    /// Joins an event to those of earlier attempts, and parses and measures it. `None` if the generation is continued, or requested again,
+    /// first.
+    fn joined_event(&mut self, mut event: sse::SseEvent) -> Option<Arc<GenerationEvent>> {
+        if let Some(head) = self.first.take_if(|_| event.data().is_some()) {
+            event = match UnforcedRetry::try_new(&head, event, &mut self.active) {
+                Ok(retry) => {
+                    self.retry = Some(Box::new(retry));
+                    if let Some(resumption) = &mut self.resumption {
+                        resumption.prevent(ResumeObstacle::Refused);
+                    }
+                    return None;
+                }
+                Err(event) => event,
+            };
+        }
+        if let Some(retry) = self.retry.take() {
+            event = retry.first_event(event);
+        }
         let Some(mut resumption) = self.resumption.take() else { return Some(self.event(event)) };
         let Some(json) = event.data().filter(|json| json.first() == Some(&b'{')) else {
             self.resumption = Some(resumption);
@@ -239,6 +275,23 @@ impl EventStream {
     fn refuse_unjoined(&mut self) -> Arc<GenerationEvent> {
         let message = "the rest of a generation that the trainer aborted cannot be read".to_owned();
         self.refuse_with(Error::Upstream { message })
+    }
+
+    fn waits_for_retry(&self) -> bool {
+        self.retry.as_ref().is_some_and(|retry| retry.is_waiting())
+    }
+
+    /// Waits for the head of the reply to the request without anything forced, and replaces the upstream reply with it. Returns the refusal
+    /// if there is none.
+    fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
+        let Some(retry) = &mut self.retry else { return Poll::Ready(None) };
+        let body = ready!(retry.poll(cx));
+        if let Some(body) = body {
+            (self.upstream, self.decoder) = (body, SseDecoder::default());
+            return Poll::Ready(None);
+        }
+        let refusal = self.retry.take().map(|retry| self.event(retry.into_refusal()));
+        Poll::Ready(refusal)
     }
 
     /// Waits for the head of the rest, and replaces the upstream reply with it. Returns the event of the abort if there is no rest.
@@ -317,6 +370,7 @@ impl EventStream {
             return self.refuse_unjoined();
         }
         self.state = State::Passing;
+        self.active.capture_mut().plan_mut().drop_bodies();
         let _ = self.share.resize(0);
         self.active.capture_mut().incomplete();
         let rest = [event, &self.decoder.take_rest()].concat();

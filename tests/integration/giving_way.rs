@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, post};
+use crate::support::client::{Answer, get, post};
 use crate::support::engine;
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
+use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message, stream};
 
 async fn start(profile: EngineProfile, flags: &[&str]) -> (Upstream, Proxy) {
     let upstream = Upstream::start(profile, engine::answer).await;
@@ -136,6 +136,39 @@ fn cases() -> Vec<Case> {
                 json!({"top_logprobs_num": 0}),
                 "none",
                 json!("reply_budget"),
+            )
+        },
+        Case {
+            profile: EngineProfile { context: 262_144, ..EngineProfile::default() },
+            flags: &["--columns", "routed_experts", "--moe-shape", "94x8x128"],
+            ..case(
+                "a reply of open length has routed experts: its size is checked while it is read",
+                json!({"input_ids": [1], "sampling_params": {"max_new_tokens": null}}),
+                json!({"return_routed_experts": true, "top_logprobs_num": 20}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
+            profile: EngineProfile { context: 262_144, ..EngineProfile::default() },
+            flags: &["--columns", "routed_experts", "--moe-shape", "48x8x128"],
+            ..case(
+                "routed experts do not lower k while the largest reply holds both",
+                json!({"input_ids": [1], "sampling_params": {"max_new_tokens": 4000, "n": 8}}),
+                json!({"return_routed_experts": true, "top_logprobs_num": 20}),
+                "top_k",
+                Value::Null,
+            )
+        },
+        Case {
+            profile: EngineProfile { context: 262_144, ..EngineProfile::default() },
+            flags: &["--columns", "routed_experts", "--moe-shape", "48x8x128"],
+            ..case(
+                "routed experts that do not fit the largest reply are not requested",
+                json!({"input_ids": [1], "sampling_params": {"max_new_tokens": 100_000}}),
+                json!({"return_routed_experts": null, "top_logprobs_num": 20}),
+                "top_k",
+                Value::Null,
             )
         },
         Case {
@@ -383,6 +416,93 @@ async fn refused_id_is_not_used_again() {
         assert_eq!((answer.status, &answer.body[..]), (400, REFUSED), "{request}: the refusal is not about the id");
     }
     assert_eq!(upstream.generations().len(), 8, "each request is sent twice");
+}
+
+/// The two forms in which SGLang refuses a request in a stream: an error, and an abort with a status.
+const STREAMED_REFUSALS: [&str; 2] = [
+    r#"{"error":{"message":"no","type":"invalid_request_error","code":400,"retryable":false}}"#,
+    r#"{"text":"","output_ids":[],"meta_info":{"id":"r","finish_reason":{"type":"abort","message":"no","status_code":400},"prompt_tokens":3,"completion_tokens":0}}"#,
+];
+
+fn refused_stream(refusal: &str) -> FakeReply {
+    stream(&[format!("data: {refusal}\n\n").as_bytes(), b"data: [DONE]\n\n"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forced_stream_that_is_refused_in_its_first_event_is_resent_unforced() {
+    for refusal in STREAMED_REFUSALS {
+        let upstream =
+            Upstream::start(EngineProfile::default(), move |asked| match asked.json()["return_logprob"] == true {
+                true => refused_stream(refusal),
+                false => engine::answer(asked),
+            })
+            .await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let request = json!({"input_ids": [1, 2, 3], "stream": true, "sampling_params": {"max_new_tokens": 4}});
+        let answer = post(proxy.data, "/sessions/s/generate", request.to_string().as_bytes()).await;
+        assert!(answer.text().ends_with("data: [DONE]\n\n") && !answer.text().contains("\"no\""), "{}", answer.text());
+        assert_eq!(info(&answer)["reason"], "refused_by_engine", "{}", answer.text());
+        let asked = upstream.generations();
+        assert_eq!(asked.len(), 2, "once forced, once unchanged");
+        let mut second = asked[1].clone();
+        second.as_object_mut().unwrap().remove("rid");
+        assert_eq!(second, request);
+        assert_ne!(asked[0]["rid"], asked[1]["rid"], "an engine may keep the id of a refused request");
+        assert_eq!(proxy.metric("tokentap_unforced_retries_total{status_code=\"200\"}").await, 1.0);
+        let shown = get(proxy.control, "/v1/sessions/s").await.json();
+        let turns = shown["list"].as_array().unwrap();
+        assert_eq!((turns.len(), &turns[0]["sampled_tokens"]), (1, &json!(4)), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_of_the_clients_own_stream_reaches_it() {
+    for (refusal, request, calls) in [
+        // the client's id: a second refusal may be about the id
+        (STREAMED_REFUSALS[0], json!({"input_ids": [1], "stream": true, "rid": "mine"}), 2),
+        (STREAMED_REFUSALS[1], json!({"input_ids": [1], "stream": true}), 2),
+        // nothing is forced
+        (STREAMED_REFUSALS[0], json!({"input_ids": [1], "stream": true, "return_entropy": false}), 1),
+        // the engine's state, not the request
+        (r#"{"error":{"message":"no","code":503}}"#, json!({"input_ids": [1], "stream": true}), 1),
+    ] {
+        let upstream = Upstream::start(EngineProfile::default(), move |asked| {
+            match asked.json()["return_logprob"] == true || asked.json()["rid"] != "mine" {
+                true => refused_stream(refusal),
+                false => refused_stream(r#"{"error":{"message":"Duplicate request ID","code":400}}"#),
+            }
+        })
+        .await;
+        let proxy = Proxy::probed(upstream.addr, &[]).await;
+        let answer = post(proxy.data, "/generate", request.to_string().as_bytes()).await;
+        let text = answer.text();
+        assert!(text.contains("\"no\"") && text.ends_with("data: [DONE]\n\n"), "{request}: {text}");
+        assert_eq!(text.matches("data: ").count(), 2, "{request}: {text}");
+        assert_eq!(upstream.generations().len(), calls, "{request}");
+    }
+    // the second request is answered without a stream
+    let upstream =
+        Upstream::start(EngineProfile::default(), move |asked| match asked.json()["return_logprob"] == true {
+            true => refused_stream(STREAMED_REFUSALS[0]),
+            false => json_message(500, b"{}"),
+        })
+        .await;
+    let proxy = Proxy::probed(upstream.addr, &[]).await;
+    let answer = post(proxy.data, "/generate", br#"{"input_ids":[1],"stream":true}"#).await;
+    assert_eq!(answer.text(), format!("data: {}\n\ndata: [DONE]\n\n", STREAMED_REFUSALS[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn masks_that_the_engine_refuses_within_its_limit_are_not_requested() {
+    for (masks, refused) in [(true, false), (true, true), (false, false)] {
+        let profile = EngineProfile { masks, refuses_masks: refused, ..EngineProfile::default() };
+        let upstream = Upstream::start(profile, engine::answer).await;
+        let proxy = Proxy::probed(upstream.addr, &["--columns", "sampling_mask"]).await;
+        let request = json!({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2, "top_k": 4}});
+        ask(&proxy, &request).await;
+        let asked = &upstream.generations()[0];
+        assert_eq!(asked["return_sampling_mask"] == true, masks && !refused, "{masks} {refused}: {asked}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

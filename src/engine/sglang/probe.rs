@@ -16,6 +16,7 @@ pub use facts::InfoObject;
 use facts::{Models, product};
 use refusal::{config_experts, config_vocab, mask_limit, range_end};
 
+use crate::columns::{COLUMNS, SAMPLING_MASK_AT};
 use crate::engine::capabilities::{Capabilities, PluginState, VocabSource};
 use crate::engine::transport::client::Client;
 use crate::engine::transport::failure::Failure;
@@ -260,21 +261,30 @@ impl Probe {
         Ok(())
     }
 
-    /// Detects sampling masks and their limit from a request that the engine refuses before it generates. An engine without the field
-    /// generates one token.
+    /// Detects sampling masks and their limit from a request that the engine refuses before it generates; an engine without the field
+    /// generates one token. SGLang checks top_k first, and refuses masks afterwards for other reasons, such as speculative decoding. So
+    /// they are supported only if a request within the limit has one.
     async fn sampling_mask(&self, found: &mut Capabilities) -> Result<(), ProbeError> {
         if !found.traits().ignores_unknown_members {
             return Ok(());
         }
-        let body = json!({
-            "input_ids": PROMPTS[0],
-            "return_sampling_mask": true,
-            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0, "top_k": -1},
-        });
-        let (status, answer) = self.generate(&body).await?;
-        if status == StatusCode::BAD_REQUEST {
-            found.sampling_mask = mask_limit(&String::from_utf8_lossy(&answer));
+        let body = |top_k: i32| {
+            json!({
+                "input_ids": PROMPTS[0],
+                "return_sampling_mask": true,
+                "sampling_params": {"max_new_tokens": 1, "temperature": 1.0, "top_k": top_k},
+            })
+        };
+        let (status, answer) = self.generate(&body(-1)).await?;
+        let limit =
+            (status == StatusCode::BAD_REQUEST).then(|| mask_limit(&String::from_utf8_lossy(&answer))).flatten();
+        if limit.is_none() {
+            return Ok(());
         }
+        let (status, answer) = self.generate(&body(2)).await?;
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        let has_mask = status.is_success() && answer["meta_info"].get(COLUMNS[SAMPLING_MASK_AT].member).is_some();
+        found.sampling_mask = limit.filter(|_| has_mask);
         Ok(())
     }
 }

@@ -17,17 +17,19 @@ use crate::generation::continuation::complete;
 use crate::generation::event::{EventAccess, GenerationEvent, UnparsedReason};
 use crate::generation::events::{Events, Generation};
 use crate::generation::log_wait;
+use crate::generation::request::RequestHead;
 use crate::generation::stream::EventStream;
 use crate::long_work::{BodyLength, on_body};
 use crate::session::Fault;
 
 impl Generator {
-    /// Begins to read a reply. A reply that does not stream is read, measured and recorded completely.
+    /// Begins to read the reply to `request`. A reply that does not stream is read, measured and recorded completely.
     pub(super) async fn receive(
         &self,
         reply: Reply,
         mut active: ActiveGeneration,
         reads: EventAccess,
+        request: RequestHead,
     ) -> Result<Generation, Error> {
         let (mut head, body) = reply.into_parts();
         headers::end_hop(&mut head.headers);
@@ -36,14 +38,19 @@ impl Generator {
             active.capture_mut().fail(head.status);
             return Ok(Generation::unparsed(head, &self.context.metrics, Bytes::new(), body));
         }
-        active.capture_mut().plan_mut().drop_bodies();
+        let is_stream = headers::is_event_stream(&head.headers);
+        let plan = active.capture_mut().plan_mut();
+        // the first event of a stream may refuse what is forced
+        plan.drop_body();
+        if !is_stream {
+            plan.drop_bodies();
+        }
         let limit = self.context.settings.entropy.limits.max_reply_bytes;
         if active.capture().is_chat() && head.headers.contains_key(header::CONTENT_ENCODING) {
             // its ids cannot be read
             active.capture_mut().cut(Fault::Unreadable);
             return Ok(Generation::unparsed_active(head, active, body));
         }
-        let is_stream = headers::is_event_stream(&head.headers);
         let passes = match reads {
             // a stream names the ids that a disconnected client's abort needs
             EventAccess::Pieces => !is_stream || active.capture().plan().knows_rids(),
@@ -55,7 +62,7 @@ impl Generator {
         }
         if is_stream {
             head.headers.remove(header::CONTENT_LENGTH);
-            let stream = EventStream::new(body, active, reads, limit);
+            let stream = EventStream::new(body, active, reads, limit, request);
             return Ok(Generation { head, events: Events::Stream(Box::new(stream)) });
         }
         let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;

@@ -64,6 +64,8 @@ pub struct EngineProfile {
     pub plugin: bool,
     /// It returns the support of each token (`return_sampling_mask`).
     pub masks: bool,
+    /// It refuses them within its limit, as with speculative decoding.
+    pub refuses_masks: bool,
     /// Its default sampling parameters (`preferred_sampling_params`).
     pub preferred: Value,
     /// No information route lists these defaults.
@@ -136,6 +138,7 @@ impl Default for EngineProfile {
             original: false,
             plugin: false,
             masks: false,
+            refuses_masks: false,
             preferred: Value::Null,
             hides_preferred: false,
             server_info: json!({}),
@@ -399,6 +402,18 @@ impl EngineProfile {
                 None => "logit_bias: no".to_owned(),
             };
             return Some(json_message(400, json!({"error": {"message": refusal}}).to_string().as_bytes()));
+        }
+        let probes_mask = body["return_sampling_mask"] == true && body["input_ids"] == json!([10, 11, 12]);
+        if self.refuses_masks && probes_mask && sampling["top_k"] == 2 {
+            let refusal = "return_sampling_mask is not supported with speculative decoding.";
+            return Some(json_message(400, json!({"error": {"message": refusal}}).to_string().as_bytes()));
+        }
+        if self.masks && probes_mask && sampling["top_k"] == 2 {
+            let meta = json!({"id": "probe", "completion_tokens": 1, "output_token_sampling_mask": [[1, 2]]});
+            return Some(json_message(
+                200,
+                json!({"text": "", "output_ids": [1], "meta_info": meta}).to_string().as_bytes(),
+            ));
         }
         let open = sampling["top_k"] == -1 || self.hides_preferred && sampling["top_k"].is_null();
         let probing = body["input_ids"] == json!([10, 11, 12]) && sampling["max_new_tokens"] == 1 && open;
