@@ -1,8 +1,10 @@
 //! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
 use crate::cli::check::{Report, Verdict};
+use crate::columns::ExpertShape;
 use crate::config::{ColumnName, Config, MoeShape};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSource};
+use crate::engine::sglang::forcing::expert_tokens;
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {
@@ -84,7 +86,10 @@ pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report
                         limit / 2
                     ),
                 ),
-                None => (Verdict::Warn, "sampling_mask: not returned; SGLang 0.5.23 can".to_owned()),
+                None => (
+                    Verdict::Warn,
+                    "sampling_mask: not returned; SGLang 0.5.23 can without speculative decoding".to_owned(),
+                ),
             },
             ColumnName::TopLogprobs => (
                 Verdict::Ok,
@@ -98,10 +103,15 @@ pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report
 fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
     const FLAG: &str = "--enable-return-routed-experts";
     let set = config.columns.moe_shape.map(|MoeShape(numbers)| numbers);
-    let shape = set.or(found.experts.map(|shape| [shape.layers, shape.per_token, shape.experts]));
+    let shape = set.map(|[layers, per_token, experts]| ExpertShape { layers, per_token, experts }).or(found.experts);
     let shown = match shape {
-        Some([layers, per_token, experts]) => {
-            format!("{layers} layers, {per_token} of {experts} experts for each token")
+        Some(shape) => {
+            let ExpertShape { layers, per_token, experts } = shape;
+            let tokens = expert_tokens(shape, config.limits.max_reply_bytes);
+            format!(
+                "{layers} layers, {per_token} of {experts} experts for each token, in requests of up to {tokens} tokens \
+                 (see --max-bytes-in-flight)"
+            )
         }
         None => "layers and experts are unknown, so that no trainer's format has them: set --moe-shape".to_owned(),
     };

@@ -5,7 +5,7 @@ mod exact;
 
 use smallvec::SmallVec;
 
-pub(crate) use columns::{ForcedColumns, forces};
+pub(crate) use columns::{ForcedColumns, expert_tokens, forces};
 
 use super::request::{GenerateRequest, PerItem};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamLogprobs, StreamMode};
@@ -19,6 +19,8 @@ const DISAGGREGATED_TOP_K: u32 = 128;
 const DEFAULT_NEW_TOKENS: u64 = 128;
 /// Tokens assumed for `max_new_tokens: null` when the context length is unknown.
 const UNKNOWN_CONTEXT: u64 = 32_768;
+/// Tokens for which columns are budgeted where the client sets no length.
+const OPEN_TOKENS: u64 = 8192;
 
 /// The inputs of the decision.
 #[derive(Debug, Clone, Copy)]
@@ -297,23 +299,38 @@ impl ForcingFacts<'_> {
         }
     }
 
-    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound beside `column_bytes` bytes of token columns: 64 MiB, or the
-    /// limit of a measured reply where the client sets no length. Such a reply is rarely as long as the context allows, and its size is checked while it is read. Incremental streams
-    /// are never buffered whole.
+    /// The tokens for which columns are budgeted. A reply of open length is rarely as long as the context allows, and its size is checked
+    /// while it is read.
+    fn expected_tokens(&self, at: usize) -> u64 {
+        let tokens = self.new_tokens(at);
+        if self.is_open_ended(at) { tokens.min(OPEN_TOKENS) } else { tokens }
+    }
+
+    fn is_open_ended(&self, at: usize) -> bool {
+        self.request.sampling.get(at).is_some_and(|sampling| sampling.max_new_tokens == Some(None))
+    }
+
+    /// Whether the reply is a stream that does not repeat earlier tokens.
+    fn is_incremental(&self) -> bool {
+        self.request.stream == Some(true) && self.upstream.streaming == Some(StreamMode::Incremental)
+    }
+
+    /// The largest of k, 20, 5, 0 with which the expected reply fits its bound: 64 MiB, or the limit of a measured reply where the client
+    /// sets no length, and that limit beside `column_bytes` bytes of token columns. Incremental streams are never buffered whole.
     fn within_budget(&self, column_bytes: u64) -> u32 {
         let k = self.wanted_k();
-        if self.request.stream == Some(true) && self.upstream.streaming == Some(StreamMode::Incremental) {
+        if self.is_incremental() {
             return k;
         }
         let tokens: u64 =
             (0..self.prompts()).map(|at| self.new_tokens(at)).sum::<u64>().saturating_mul(self.request.n() as u64);
-        affordable_k(k, tokens, self.flat, self.reply_bound().saturating_sub(column_bytes))
+        let beside_columns = self.limits.max_reply_bytes.saturating_sub(column_bytes);
+        affordable_k(k, tokens, self.flat, self.reply_bound().min(beside_columns))
     }
 
     /// The most bytes that a reply is expected to have.
     fn reply_bound(&self) -> u64 {
-        let open_ended = (0..self.prompts())
-            .all(|at| self.request.sampling.get(at).is_some_and(|sampling| sampling.max_new_tokens == Some(None)));
+        let open_ended = (0..self.prompts()).all(|at| self.is_open_ended(at));
         if open_ended { self.limits.reply_bytes.max(self.limits.max_reply_bytes) } else { self.limits.reply_bytes }
     }
 }

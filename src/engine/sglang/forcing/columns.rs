@@ -1,13 +1,12 @@
 //! Decides which token columns are requested from the engine.
 
 use super::ForcingFacts;
-use crate::columns::{COLUMNS, ColumnFault, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
-use crate::engine::capabilities::StreamMode;
+use crate::columns::{COLUMNS, ColumnFault, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
 use crate::engine::plan::{ColumnPlan, ColumnPlans};
 use crate::engine::sglang::request::PerItem;
 
-/// The values of a token that are assumed for routed experts of an unknown shape: more than the largest usual models have (61 x 8).
-const UNKNOWN_VALUES: u64 = 512;
+/// The values of a token that are assumed for routed experts of an unknown shape: more than the largest usual models have (94 x 8).
+const UNKNOWN_VALUES: u64 = 768;
 
 /// The columns that tokentap requests with a request, the same for all its sequences.
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,12 +81,13 @@ impl ForcingFacts<'_> {
         (self.upstream.routed_experts == Some(false)).then_some(ColumnFault::NotReturned)
     }
 
-    /// The first start with which the routed experts fit the bound of a reply.
+    /// The first start with which the routed experts fit their part of the largest reply.
     fn expert_start(&self) -> Option<usize> {
-        self.columns.starts.into_iter().find(|start| self.expert_bytes(*start) <= self.reply_bound())
+        let bound = expert_bound(self.limits.max_reply_bytes);
+        self.columns.starts.into_iter().find(|start| self.expert_bytes(*start) <= bound)
     }
 
-    /// The expected bytes of the routed experts from token `start` on: four bytes a value, in base64. Each sample repeats its prompt.
+    /// The expected bytes of the routed experts from token `start` on. Each sample repeats its prompt.
     fn expert_bytes(&self, start: usize) -> u64 {
         let request = self.request;
         let is_text = (0..self.prompts()).all(|at| request.prompt_ids(at).is_none());
@@ -95,11 +95,11 @@ impl ForcingFacts<'_> {
         let text = request.text_span.as_ref().filter(|_| is_text).map_or(0, |span| span.len() as u64);
         let rows = (0..self.prompts()).map(|at| {
             let prompt = request.prompt_ids(at).map_or(0, |ids| ids.len());
-            (prompt.saturating_sub(start) as u64).saturating_add(self.new_tokens(at))
+            (prompt.saturating_sub(start) as u64).saturating_add(self.expected_tokens(at))
         });
         let rows = rows.fold(text, u64::saturating_add).saturating_mul(request.n() as u64);
         let values = self.columns.experts.map_or(UNKNOWN_VALUES, |experts| experts.values());
-        rows.saturating_mul(values).saturating_mul(16) / 3
+        rows.saturating_mul(wire_bytes(values))
     }
 
     /// The expected bytes of the sampling masks, if the engine can return those of all items.
@@ -107,16 +107,31 @@ impl ForcingFacts<'_> {
         if self.upstream.sampling_mask.is_none() {
             return Err(if self.upstream.probed { ColumnFault::NotReturned } else { ColumnFault::NotRequested });
         }
-        let is_incremental =
-            self.request.stream == Some(true) && self.upstream.streaming == Some(StreamMode::Incremental);
         let mut bytes = 0_u64;
         for at in 0..self.prompts() {
             let support = self.support(at).ok_or(ColumnFault::OpenSupport)?;
             let each = self.support_bytes(at, support).map_err(|_| ColumnFault::ReplyBudget)?;
-            bytes = bytes.saturating_add(if is_incremental { 0 } else { each });
+            bytes = bytes.saturating_add(each);
         }
         Ok(bytes)
     }
+}
+
+/// The bytes of a token's routed experts in a reply: four for each value, in base64.
+fn wire_bytes(values: u64) -> u64 {
+    values.saturating_mul(16) / 3
+}
+
+/// The most expected bytes of the routed experts of a reply: three quarters of the largest reply that is read. The rest is for its text and
+/// its logprobs.
+fn expert_bound(max_reply_bytes: u64) -> u64 {
+    max_reply_bytes / 4 * 3
+}
+
+/// The most tokens, prompt and reply together, of which routed experts of this shape are requested.
+#[must_use]
+pub(crate) fn expert_tokens(shape: ExpertShape, max_reply_bytes: u64) -> u64 {
+    expert_bound(max_reply_bytes) / wire_bytes(shape.values()).max(1)
 }
 
 /// Whether the forced columns include the one at `at` of the table.

@@ -1,7 +1,6 @@
 //! Decides when the engine can report an exact entropy: by its plugin, or by its sampling mask.
 
 use super::{ForcingFacts, Obstacle};
-use crate::engine::capabilities::StreamMode;
 use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
 use crate::engine::sglang::request::{CustomParams, PerItem};
@@ -74,13 +73,17 @@ impl ForcingFacts<'_> {
     }
 
     /// The expected bytes of the supports of all tokens, if they fit the budget: an id and a logprob each, 28 bytes (measured). A cumulative
-    /// stream repeats them with each token; twice the budget corresponds to a top-k of 20 for 512 tokens.
+    /// stream repeats them with each token; twice the budget corresponds to a top-k of 20 for 512 tokens. An incremental stream is never
+    /// buffered whole.
     pub(super) fn support_bytes(&self, at: usize, support: u64) -> Result<u64, Reason> {
+        if self.is_incremental() {
+            return Ok(0);
+        }
         let each = 48 + 28 * support;
-        let all = self.new_tokens(at).saturating_mul((self.request.n() * self.prompts()) as u64);
-        let cumulative = self.request.stream == Some(true) && self.upstream.streaming != Some(StreamMode::Incremental);
-        let (tokens, budget, reason) = if cumulative {
-            let repeated = all.saturating_mul(self.new_tokens(at)) / 2;
+        let tokens = self.expected_tokens(at);
+        let all = tokens.saturating_mul((self.request.n() * self.prompts()) as u64);
+        let (tokens, budget, reason) = if self.request.stream == Some(true) {
+            let repeated = all.saturating_mul(tokens) / 2;
             (repeated, self.limits.reply_bytes.saturating_mul(2), Reason::CumulativeStream)
         } else {
             (all, self.limits.reply_bytes, Reason::ReplyBudget)
