@@ -1,12 +1,13 @@
 //! Runs the commands of README.md and docs/, and compares what they print with what the pages show.
 //!
-//! A fenced block named `console` holds commands, each after `$ `, and their output. Every page has a fresh `tokentap demo`. Outputs are
-//! compared by shape: JSON by members and types, and by the values of a few members; other lines without the values of their digits. A line `...` matches any number of lines.
+//! A fenced block named `console` holds commands, each after `$ `, and their output. Every page has a fresh `tokentap demo`, with the flags
+//! that the page names: those of the first line `tokentap demo ...` in a block named `sh`. JSON is compared by value, except for ids and
+//! times; other lines are equal. A line `...` matches any number of lines.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot run a command has failed")]
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -23,86 +24,131 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The lines of each fenced block of a page with this name.
+fn blocks<'a>(text: &'a str, name: &str) -> Vec<Vec<&'a str>> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(info) = line.strip_prefix("```") {
+            let block = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
+            if info.trim() == name {
+                blocks.push(block);
+            }
+        }
+    }
+    blocks
+}
+
 /// The examples of a page.
 fn examples(text: &str) -> Vec<Example> {
     let mut found: Vec<Example> = Vec::new();
-    let mut fence = None;
-    let mut continues = false;
-    for line in text.lines() {
-        if let Some(info) = line.strip_prefix("```") {
-            fence = if fence.is_none() { Some(info.trim().to_owned()) } else { None };
-            continues = false;
-            continue;
+    for block in blocks(text, "console") {
+        let mut continues = false;
+        for line in block {
+            if continues {
+                let example = found.last_mut().unwrap();
+                example.command.push('\n');
+                example.command.push_str(line);
+            } else if let Some(command) = line.strip_prefix("$ ") {
+                found.push(Example { command: command.to_owned(), output: Vec::new() });
+            } else {
+                found.last_mut().expect("a console block begins with a command").output.push(line.to_owned());
+                continue;
+            }
+            continues = line.ends_with('\\');
         }
-        if fence.as_deref() != Some("console") {
-            continue;
-        }
-        if continues {
-            let example = found.last_mut().unwrap();
-            example.command.push('\n');
-            example.command.push_str(line);
-        } else if let Some(command) = line.strip_prefix("$ ") {
-            found.push(Example { command: command.to_owned(), output: Vec::new() });
-        } else {
-            found.last_mut().expect("a console block begins with a command").output.push(line.to_owned());
-            continue;
-        }
-        continues = line.ends_with('\\');
     }
     found
 }
 
-/// Members whose values are the same in every run, because the demo samples with fixed seeds.
-const FIXED: [&str; 4] = ["completion_tokens", "mean", "output_ids", "output_tokens"];
-
-/// The text of a value that is compared. The last digits of a mean depend on the instruction set.
-fn fixed(value: &Value) -> String {
-    value.as_f64().map_or_else(|| value.to_string(), |number| format!("{number:.4}"))
+/// The flags of the `tokentap demo` that a page tells its reader to start.
+fn demo_flags(text: &str) -> Vec<String> {
+    let flags = blocks(text, "sh").concat().into_iter().find_map(|line| line.strip_prefix("tokentap demo "));
+    flags.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// The names and types of the members of JSON, with values only for [`FIXED`] ones. An array has the type of its first element.
-fn shape(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(_) => "bool".to_owned(),
-        Value::Number(_) => "number".to_owned(),
-        Value::String(_) => "string".to_owned(),
-        Value::Array(items) => format!("[{}]", items.first().map(shape).unwrap_or_default()),
-        Value::Object(members) => {
-            let of = |name: &str, value| if FIXED.contains(&name) { fixed(value) } else { shape(value) };
-            let members: BTreeMap<&String, String> =
-                members.iter().map(|(name, value)| (name, of(name, value))).collect();
-            format!("{members:?}")
+/// Members whose values differ from run to run: ids, times, versions of programs and sizes in memory.
+const VARYING: [&str; 16] = [
+    "age_ms",
+    "bytes",
+    "client",
+    "completed_at",
+    "created",
+    "created_at",
+    "created_ms",
+    "cursor",
+    "e2e_latency",
+    "elapsed_ms",
+    "first_ms",
+    "id",
+    "response_sent_to_client_ts",
+    "rid",
+    "row_key",
+    "started_ms",
+];
+
+/// A line of output.
+#[derive(Debug)]
+enum Line {
+    /// JSON, and the text before it: `data: ` in a stream.
+    Json(&'static str, Value),
+    Text(String),
+    /// `...` on a page: any number of lines.
+    Any,
+}
+
+impl Line {
+    fn parse(line: &str) -> Self {
+        let line = line.trim();
+        let (prefix, rest) = line.strip_prefix("data: ").map_or(("", line), |rest| ("data: ", rest));
+        match serde_json::from_str(rest) {
+            Ok(value @ (Value::Object(_) | Value::Array(_))) => Self::Json(prefix, value),
+            _ if line == "..." => Self::Any,
+            _ => Self::Text(line.to_owned()),
+        }
+    }
+
+    fn matches(&self, printed: &Self) -> bool {
+        match (self, printed) {
+            (Self::Json(mine, shown), Self::Json(theirs, printed)) => mine == theirs && equal(shown, printed),
+            (Self::Text(shown), Self::Text(printed)) => shown == printed,
+            _ => false,
         }
     }
 }
 
-/// A line without the parts that differ from run to run.
-fn normalized(line: &str) -> String {
-    let (prefix, rest) = line.strip_prefix("data: ").map_or(("", line), |rest| ("data: ", rest));
-    if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(rest) {
-        return format!("{prefix}{}", shape(&value));
-    }
-    let mut text = String::new();
-    for word in line.trim_end().split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
-        let is_varying = word.chars().any(|c| c.is_ascii_digit());
-        let end = word.chars().last().filter(|c| !c.is_ascii_alphanumeric());
-        if is_varying {
-            text.push('0');
-            text.extend(end);
-        } else {
-            text.push_str(word);
+/// Whether two JSON values are equal, except for the values of [`VARYING`] members, which have equal types, and for the last digits of
+/// logprobs and entropies, which depend on the instruction set.
+fn equal(shown: &Value, printed: &Value) -> bool {
+    match (shown, printed) {
+        (Value::Object(shown), Value::Object(printed)) => {
+            shown.len() == printed.len()
+                && shown.iter().all(|(name, value)| {
+                    printed.get(name).is_some_and(|other| {
+                        let varies = VARYING.contains(&name.as_str());
+                        if varies { mem::discriminant(value) == mem::discriminant(other) } else { equal(value, other) }
+                    })
+                })
         }
+        (Value::Array(shown), Value::Array(printed)) => {
+            shown.len() == printed.len() && shown.iter().zip(printed).all(|(value, other)| equal(value, other))
+        }
+        (Value::Number(shown), Value::Number(printed)) if shown.is_f64() && printed.is_f64() => {
+            let [shown, printed] = [shown, printed].map(|number| number.as_f64().unwrap());
+            (shown - printed).abs() <= 1e-5 + 1e-4 * shown.abs()
+        }
+        _ => shown == printed,
     }
-    text
 }
 
 /// Whether the output of a command matches the lines of its page.
-fn matches(shown: &[String], printed: &[String]) -> bool {
+fn matches(shown: &[Line], printed: &[Line]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
-        Some((first, rest)) if first.trim() == "..." => (0..=printed.len()).any(|at| matches(rest, &printed[at..])),
-        Some((first, rest)) => printed.split_first().is_some_and(|(line, more)| first == line && matches(rest, more)),
+        Some((Line::Any, rest)) => (0..=printed.len()).any(|at| matches(rest, &printed[at..])),
+        Some((first, rest)) => {
+            printed.split_first().is_some_and(|(line, more)| first.matches(line) && matches(rest, more))
+        }
     }
 }
 
@@ -114,9 +160,10 @@ struct Demo {
 }
 
 impl Demo {
-    fn start() -> Self {
+    fn start(flags: &[String]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tokentap"))
             .args(["demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log", "off"])
+            .args(flags)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -166,8 +213,8 @@ fn run(demo: &Demo, folder: &Path, command: &str) -> Vec<String> {
         .collect()
 }
 
-fn without_blank(lines: &[String]) -> Vec<String> {
-    lines.iter().filter(|line| !line.trim().is_empty()).map(|line| normalized(line)).collect()
+fn lines(text: &[String]) -> Vec<Line> {
+    text.iter().filter(|line| !line.trim().is_empty()).map(|line| Line::parse(line)).collect()
 }
 
 #[test]
@@ -184,15 +231,16 @@ fn commands_match_the_pages() {
     let mut failed = Vec::new();
     let mut count = 0;
     for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
-        let examples = examples(&std::fs::read_to_string(page).unwrap());
+        let text = std::fs::read_to_string(page).unwrap();
+        let examples = examples(&text);
         if examples.is_empty() {
             continue;
         }
-        let (demo, folder) = (Demo::start(), tempfile::tempdir().unwrap());
+        let (demo, folder) = (Demo::start(&demo_flags(&text)), tempfile::tempdir().unwrap());
         for Example { command, output } in examples {
             count += 1;
             let printed = run(&demo, folder.path(), &command);
-            if !matches(&without_blank(&output), &without_blank(&printed)) {
+            if !matches(&lines(&output), &lines(&printed)) {
                 failed.push(format!("{}: $ {command}\n{}", page.display(), printed.join("\n")));
             }
         }
@@ -202,16 +250,21 @@ fn commands_match_the_pages() {
 }
 
 #[test]
-fn outputs_are_compared_by_shape() {
-    let lines = |text: &str| without_blank(&text.lines().map(str::to_owned).collect::<Vec<_>>());
-    assert!(matches(&lines("{\"a\":[1,2],\"b\":\"x\"}"), &lines("{\"b\":\"yy\",\"a\":[3]}")));
-    assert!(!matches(&lines("{\"a\":1}"), &lines("{\"a\":1,\"b\":2}")), "an additional member");
-    assert!(!matches(&lines("{\"a\":1}"), &lines("{\"a\":\"1\"}")), "another type");
-    assert!(matches(&lines("{\"a\":{\"mean\":0.12341}}"), &lines("{\"a\":{\"mean\":0.12339}}")));
-    assert!(!matches(&lines("{\"a\":{\"mean\":0.1234}}"), &lines("{\"a\":{\"mean\":0.1236}}")), "another mean");
-    assert!(!matches(&lines("{\"output_ids\":[1,2]}"), &lines("{\"output_ids\":[1,3]}")), "another id");
-    assert!(matches(&lines("wrote 12 rows in 5ms"), &lines("wrote 7 rows in 31ms")));
-    assert!(!matches(&lines("wrote 12 rows"), &lines("read 12 rows")));
-    assert!(matches(&lines("first\n...\nlast"), &lines("first\na\nb\nlast")));
-    assert!(!matches(&lines("first\n...\nlast"), &lines("first\na")));
+fn outputs_are_compared_by_value_except_for_varying_members() {
+    let matches = |shown: &str, printed: &str| {
+        let [shown, printed] = [shown, printed].map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+        matches(&lines(&shown), &lines(&printed))
+    };
+    assert!(matches("{\"a\":[1,2],\"id\":\"x\"}", "{\"id\":\"yy\",\"a\":[1,2]}"));
+    assert!(!matches("{\"id\":\"x\"}", "{\"id\":null}"), "another type");
+    assert!(!matches("{\"a\":1}", "{\"a\":1,\"b\":2}"), "an additional member");
+    assert!(!matches("{\"a\":1}", "{\"a\":2}"), "another count");
+    assert!(!matches("{\"a\":[1]}", "{\"a\":[1,1]}"), "another length");
+    assert!(!matches("{\"message\":\"x\"}", "{\"message\":\"y\"}"), "another message");
+    assert!(matches("{\"mean\":0.123412}", "{\"mean\":0.123409}"));
+    assert!(!matches("{\"mean\":0.5130}", "{\"mean\":0.4588}"), "another estimate");
+    assert!(!matches("data: {\"a\":1}", "{\"a\":1}"), "no event");
+    assert!(!matches("wrote 12 rows", "wrote 7 rows"));
+    assert!(matches("first\n...\nlast", "first\na\nb\nlast"));
+    assert!(!matches("first\n...\nlast", "first\na"));
 }
