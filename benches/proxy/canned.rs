@@ -201,8 +201,8 @@ const TIMING: Timing = Timing {
 };
 
 /// A reply of one token to the probe, whose two likeliest tokens are `gap` nats apart.
-pub fn probe_reply(k: usize, flat: bool, gap: f32) -> Vec<u8> {
-    let mut sequence = Sequence::new(Shape { tokens: 1, k: Some(k), flat, columns: Columns::default(), variant: 0 });
+pub fn probe_reply(k: Option<usize>, flat: bool, columns: Columns, gap: f32) -> Vec<u8> {
+    let mut sequence = Sequence::new(Shape { tokens: 1, k, flat, columns, variant: 0 });
     for (at, row) in sequence.top.iter_mut().enumerate() {
         row.logprob = Some(-1.317_3 - gap * at as f32);
     }

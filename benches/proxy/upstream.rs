@@ -154,14 +154,14 @@ pub fn answer(request: &[u8], server: Server, cache: &ReplyCache) -> (Arc<Canned
     let flat_asked =
         has("\"return_flat_raw_output_top_logprobs\":true") && has("\"return_flat_raw_top_logprobs_b64\":true");
     let flat = flat_asked && server == Server::Flat && !stream && k.is_some();
+    let columns =
+        Columns { mask: has("\"return_sampling_mask\":true"), experts: has("\"return_routed_experts\":true") };
     if tokens == 1 {
         let gap = 0.7 / number(body, "\"temperature\":").unwrap() as f32;
-        let body = canned::probe_reply(k.unwrap(), flat, gap);
+        let body = canned::probe_reply(k, flat, columns, gap);
         return (Arc::new(Canned::Whole(reply("200 OK", "probe", &body))), None);
     }
     let variant = number(body, "\"sampling_seed\":").unwrap_or(0.0) as u64 % VARIANTS;
-    let columns =
-        Columns { mask: has("\"return_sampling_mask\":true"), experts: has("\"return_routed_experts\":true") };
     let shape = Shape { tokens, k, flat, columns, variant };
     let mut cache = cache.lock();
     let canned = cache.entry((shape, server, stream)).or_insert_with(|| Arc::new(encode(shape, server, stream)));

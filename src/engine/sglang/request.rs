@@ -22,6 +22,9 @@ pub use session_params::SessionParams;
 
 use crate::json::{Cursor, Malformed, Object, Text};
 
+/// The member with a custom logit processor.
+pub(crate) const CUSTOM_PROCESSOR: &str = "custom_logit_processor";
+
 /// The fields of a request that tokentap uses. Of repeated keys the last counts, as in Python.
 #[derive(Debug, Default)]
 pub struct GenerateRequest {
@@ -213,6 +216,22 @@ impl GenerateRequest {
         Ok(())
     }
 
+    /// The sampling parameters of prompt `at` as its turn records them: unchanged, but for `custom_logit_processor: true` if the request has
+    /// one, which changes the distribution as they do.
+    #[must_use]
+    pub(crate) fn recorded_sampling(&self, at: usize) -> Option<Arc<str>> {
+        let text = self.sampling.get(at).map(|sampling| std::str::from_utf8(&self.bytes[sampling.span.clone()]));
+        if !self.custom_processor {
+            return text?.ok().map(Arc::from);
+        }
+        let mut object: serde_json::Map<_, _> = match text {
+            Some(text) => serde_json::from_str(text.ok()?).ok()?,
+            None => serde_json::Map::new(),
+        };
+        object.insert(CUSTOM_PROCESSOR.to_owned(), true.into());
+        serde_json::to_string(&object).ok().map(Arc::from)
+    }
+
     /// The ids of prompt `at` from the client; `None` if the prompt is not a list of plain integers, or if ids are not kept. If a request has
     /// both text and ids, the engine uses the ids.
     #[must_use]
@@ -359,6 +378,25 @@ mod tests {
         for last in ["{}", "5", "null"] {
             let request = parsed(&format!(r#"{{"metadata":{{"session_id":"s"}},"metadata":{last}}}"#));
             assert_eq!(request.sessions.metadata, None, "{last}");
+        }
+    }
+
+    #[test]
+    fn recorded_sampling_says_whether_a_processor_changed_the_distribution() {
+        let recorded = |text: &str| parsed(text).recorded_sampling(0);
+        assert_eq!(recorded(r#"{"text":"a","sampling_params":{ "top_k": 4}}"#).as_deref(), Some(r#"{ "top_k": 4}"#));
+        assert_eq!(recorded(r#"{"text":"a","custom_logit_processor":null}"#), None);
+        for (text, expected) in [
+            (r#"{"text":"a","custom_logit_processor":"x"}"#, r#"{"custom_logit_processor":true}"#),
+            (
+                r#"{"text":"a","sampling_params":{"top_k":4},"custom_logit_processor":"x"}"#,
+                r#"{"top_k":4,"custom_logit_processor":true}"#,
+            ),
+        ] {
+            let found = recorded(text).unwrap();
+            let parsed = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            assert_eq!(parsed(&found), parsed(expected), "{text}");
+            assert_eq!(crate::engine::sglang::score::changing_parameter(&found), Some(CUSTOM_PROCESSOR));
         }
     }
 

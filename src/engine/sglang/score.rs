@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::request::CUSTOM_PROCESSOR;
 use crate::json::write_ids;
 
 /// The path of the request.
@@ -164,8 +165,8 @@ fn logprob((logprob, id, _): &Entry) -> Result<f32, String> {
     single.ok_or_else(|| format!("the reply has no logprob of token {id}"))
 }
 
-/// Sampling parameters that SGLang applies to the logits before it computes logprobs, with the value that has no effect.
-const CHANGING: [(&str, f64); 9] = [
+/// What SGLang applies to the logits before it computes logprobs, with the value that has no effect.
+const CHANGING: [(&str, f64); 10] = [
     ("frequency_penalty", 0.0),
     ("presence_penalty", 0.0),
     ("repetition_penalty", 1.0),
@@ -175,6 +176,7 @@ const CHANGING: [(&str, f64); 9] = [
     ("regex", f64::NAN),
     ("ebnf", f64::NAN),
     ("structural_tag", f64::NAN),
+    (CUSTOM_PROCESSOR, f64::NAN),
 ];
 
 /// The first of these sampling parameters that changed the distribution, if one did.
