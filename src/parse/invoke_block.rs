@@ -9,7 +9,7 @@ use super::parameter_types::{CalledTool, ParameterType, ParameterTypes};
 use super::parameter_value::{ParameterValue, write_key};
 use super::step::{self, Step};
 use super::{Event, Format, ToolCall};
-use crate::json::python::strip;
+use crate::json::python::{strip, strip_start};
 
 /// The tags of a format.
 #[derive(Debug)]
@@ -124,7 +124,9 @@ impl InvokeBlock {
                     (_, None) => return Step::More,
                     (at, Some(Tag::Invoke)) => match TagHead::parse(&text[at + self.format.invoke.len()..]) {
                         TagHead::Incomplete => return Step::More,
-                        TagHead::Complete { name, attributes: "" | "/", length } => {
+                        TagHead::Complete { name, attributes, length }
+                            if matches!(strip_start(attributes), "" | "/") =>
+                        {
                             let length = at + self.format.invoke.len() + length;
                             break (length, self.start_call(name, text[..length].ends_with("/>")));
                         }
@@ -206,12 +208,17 @@ impl InvokeBlock {
 
     /// The type of the parameter of a tag; `None` if the attributes are not those of the format.
     fn parameter_type(&self, name: &str, attributes: &str) -> Option<ParameterType> {
-        match attributes {
-            "" if !self.format.has_types => self.tool.parameter(name),
-            " string=\"true\"" if self.format.has_types => Some(ParameterType::Text),
-            " string=\"false\"" if self.format.has_types => Some(ParameterType::Json),
+        if !self.format.has_types {
+            return self.tool.parameter(name).filter(|_| strip(attributes).is_empty());
+        }
+        let is_separate = strip_start(attributes).len() < attributes.len();
+        match strip(attributes).strip_prefix("string=\"")?.strip_suffix('"')? {
+            "true" => Some(ParameterType::Text),
+            // as SGLang's parser, which gives another word than `true` the meaning of `false`
+            word if !word.is_empty() && !word.contains('"') => Some(ParameterType::Json),
             _ => None,
         }
+        .filter(|_| is_separate)
     }
 
     /// The events at the start of a call, which also ends if it `is_closed`.
@@ -311,20 +318,23 @@ enum TagHead<'a> {
 }
 
 impl<'a> TagHead<'a> {
-    /// Reads ` name="NAME"`, other attributes and `>`.
+    /// Reads white space, `name="NAME"`, other attributes and `>`.
     fn parse(text: &'a str) -> Self {
-        const NAME: &str = " name=\"";
+        const NAME: &str = "name=\"";
         let (head, is_full) = step::head(text);
         let undecided = if is_full { Self::Malformed } else { Self::Incomplete };
-        let Some(rest) = head.strip_prefix(NAME) else {
-            return if NAME.starts_with(head) { Self::Incomplete } else { Self::Malformed };
+        let attribute = strip_start(head);
+        if attribute.len() == head.len() && !head.is_empty() {
+            return Self::Malformed;
+        }
+        let Some(rest) = attribute.strip_prefix(NAME) else {
+            return if NAME.starts_with(attribute) { undecided } else { Self::Malformed };
         };
         let Some((name, rest)) = rest.split_once('"') else { return undecided };
-        let Some((attributes, _)) = rest.split_once('>') else { return undecided };
-        let length = NAME.len() + name.len() + 1 + attributes.len() + 1;
+        let Some((attributes, after)) = rest.split_once('>') else { return undecided };
         match strip(name) {
             "" => Self::Malformed,
-            name => Self::Complete { name, attributes, length },
+            name => Self::Complete { name, attributes, length: head.len() - after.len() },
         }
     }
 }
