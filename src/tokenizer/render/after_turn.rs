@@ -3,6 +3,9 @@
 use super::{PLACEHOLDER, PromptError, Renderer, Setting, message};
 use crate::json::Value;
 
+/// The text of the user message before a turn. No template contains it.
+const USER: &str = "\u{fdd1}user\u{fdd1}";
+
 impl Renderer {
     /// The text that the template writes after the text of an assistant turn if the `new` messages follow the turn.
     pub(super) fn text_after_turn(
@@ -17,7 +20,7 @@ impl Renderer {
         let stub_with_calls = is_tool_result.then(|| placeholder_turn_with_calls(turn)).flatten();
         let mut failed = None;
         for stub in stub_with_calls.into_iter().chain([message("assistant", PLACEHOLDER)]) {
-            let mut messages = vec![message("user", "U"), stub];
+            let mut messages = vec![message("user", USER), stub];
             let alone = self.render_text(&messages, Setting { generation_prompt: false, ..setting });
             messages.extend_from_slice(new);
             let texts = alone.and_then(|alone| Ok((alone, self.render_text(&messages, setting)?)));
@@ -41,8 +44,7 @@ impl Renderer {
         }
         let (before, alone) = alone.split_once(PLACEHOLDER)?;
         let (before_continued, after) = continued.split_once(PLACEHOLDER)?;
-        // some templates open a thought only before a last turn, or only before the other turns
-        if self.without_thoughts(before) != self.without_thoughts(before_continued) {
+        if !self.starts_alike(before, before_continued) {
             // the new messages also change the text before the turn, whose tokens are fixed
             return None;
         }
@@ -51,6 +53,39 @@ impl Renderer {
         // text before the end token closes the tool call of the stub; white space before it is part of the end of the turn
         Some(if after[..at].trim().is_empty() { after } else { &after[at..] })
     }
+
+    /// Whether the texts before a turn are the same. At the start of the turn they may differ in markers of thoughts: some templates open a
+    /// thought only before a last turn, or only before the other turns.
+    fn starts_alike(&self, one: &str, other: &str) -> bool {
+        let (Some((before, start)), Some((other_before, other_start))) = (one.split_once(USER), other.split_once(USER))
+        else {
+            return one == other;
+        };
+        let marks = self.family.think().map(|(start, end)| [start, end]);
+        before == other_before && differ_in_marks(start, other_start, marks.as_ref().map_or(&[], |marks| &marks[..]))
+    }
+}
+
+/// Whether two texts are equal except for one place where they have only white space and `marks`.
+fn differ_in_marks(one: &str, other: &str, marks: &[&str]) -> bool {
+    let (one, other) = (units(one, marks), units(other, marks));
+    let start = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+    let (one, other) = (&one[start..], &other[start..]);
+    let end = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+    let differing = one[..one.len() - end].iter().chain(&other[..other.len() - end]);
+    differing.copied().all(|unit| marks.contains(&unit) || unit.trim().is_empty())
+}
+
+/// The characters of a text, with each of the `marks` as a whole.
+fn units<'a>(mut text: &'a str, marks: &[&str]) -> Vec<&'a str> {
+    let mut units = Vec::with_capacity(text.len());
+    while let Some(first) = text.chars().next() {
+        let length = marks.iter().find(|mark| text.starts_with(**mark)).map_or(first.len_utf8(), |mark| mark.len());
+        let (unit, rest) = text.split_at(length);
+        units.push(unit);
+        text = rest;
+    }
+    units
 }
 
 /// The text after the first placeholder. A later placeholder is text of the client.
@@ -75,4 +110,30 @@ pub(super) fn placeholder_turn_with_calls(turn: &Value) -> Option<Value> {
     }
     (count > 0)
         .then(|| Value::object([("role", "assistant".into()), ("content", "".into()), ("tool_calls", calls.into())]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_markers_of_thoughts_in_one_place_may_differ() {
+        let marks = ["<think>", "</think>"];
+        for (one, other, is_alike) in [
+            ("<a>x", "<a>x", true),
+            ("<a><think>\n\n</think>\n\nx", "<a>x", true),
+            ("<a>\n<think>x", "<a>\nx", true),
+            ("<a><think></think>x", "<a></think>x", true),
+            ("<a><think>x", "<a></think>x", true),
+            ("<a>\nx", "<a>x", true),
+            ("<a><think>x<think>", "<a>x", false),
+            ("<a> <b> x", "<a><b>x", false),
+            ("<a><think>2", "<a>1", false),
+            ("<a><thin>", "<a>", false),
+            ("", "x", false),
+        ] {
+            assert_eq!(differ_in_marks(one, other, &marks), is_alike, "{one:?} {other:?}");
+            assert_eq!(differ_in_marks(other, one, &marks), is_alike, "{other:?} {one:?}");
+        }
+    }
 }

@@ -113,6 +113,11 @@ fn template_that_rewrites_earlier_turns_is_detected() {
         Fit::NoBoundary,
         "a new message changes the beginning"
     );
+    let spaced = dated
+        .replace("{% if loop.first %}{{ loop.length }} {% endif %}", "{{ ' ' if loop.first and loop.length > 2 }}");
+    assert_eq!(Family::new(&spaced).renderer.check_continuation().user, Fit::NoBoundary, "white space is text, too");
+    let marked = spaced.replace("' '", "'<think>'");
+    assert_eq!(Family::new(&marked).renderer.check_continuation().user, Fit::NoBoundary, "and so is a mark");
     let ageing = "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' and loop.index0 < loop.length - 3 %}old {% endif %}{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     assert_eq!(Family::new(ageing).renderer.check_continuation().user, Fit::Rewrites);
     let refusing =
