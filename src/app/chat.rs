@@ -40,9 +40,11 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
         if decided_for.as_ref() == Some(&new) {
             continue;
         }
-        if decided_for.as_ref().is_none_or(|before: &EngineFacts| before.tokenizer_path != new.tokenizer_path)
-            && proxy.config.chat.tokenizer.is_none()
-        {
+        let reads_other_files = decided_for.as_ref().is_none_or(|before: &EngineFacts| {
+            before.tokenizer_path != new.tokenizer_path && proxy.config.chat.tokenizer.is_none()
+                || before.chat.tool_call_parser != new.chat.tool_call_parser
+        });
+        if reads_other_files {
             renderer.clone_from(&embedded);
         }
         decided_for = Some(new);

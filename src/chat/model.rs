@@ -113,7 +113,8 @@ impl ChatModel {
             Some(renderer) => renderer,
             None => {
                 let path = tokenizer_path(config, upstream)?;
-                Arc::new(Renderer::open(&path).map_err(|error| error.to_string())?)
+                let parser = upstream.chat.tool_call_parser.as_deref();
+                Arc::new(Renderer::open_for_parser(&path, parser).map_err(|error| error.to_string())?)
             }
         };
         if !renderer.family().is_supported() {

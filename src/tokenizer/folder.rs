@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::template::{ChatTemplate, Encoding, TemplateError};
+use super::template::{ChatTemplate, ModelFacts, PromptWriter, TemplateError};
 use super::{Tokenizer, TokenizerError};
 use crate::json::Value;
 
@@ -39,6 +39,14 @@ pub enum FolderError {
         "{0}: no chat template, neither in tokenizer_config.json nor in chat_template.jinja or chat_template.json, and no config.json of a model that has code in its place (DeepSeek V3.2, V4)"
     )]
     NoTemplate(PathBuf),
+    /// The engine does not use a template for this model.
+    #[error("{path}: SGLang writes the prompts of {model} by code that tokentap does not have")]
+    NoEncoder {
+        /// The path of the folder.
+        path: PathBuf,
+        /// The model.
+        model: &'static str,
+    },
 }
 
 /// The tokenizer, chat templates and sampling defaults of a model.
@@ -121,6 +129,14 @@ impl Folder {
     /// # Errors
     /// [`FolderError`], which names the file.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
+        Self::open_for_parser(path, None)
+    }
+
+    /// Reads a folder for an engine with this `--tool-call-parser`, which may replace the template.
+    ///
+    /// # Errors
+    /// [`FolderError`], which names the file.
+    pub fn open_for_parser(path: &Path, parser: Option<&str>) -> Result<Self, FolderError> {
         let (file, folder) = match path.is_dir() {
             true => (path.join("tokenizer.json"), path),
             false => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),
@@ -144,14 +160,18 @@ impl Folder {
         let added = added_tokens(config.added_tokens_decoder, special, |token| tokenizer.is_added(token));
         let tokenizer = tokenizer.with_added_tokens(&added)?;
         let (source, tools) = templates(folder, config.chat_template)?;
-        let template = match (encoding(folder, source.is_some()), source) {
-            (Some(encoding), _) => ChatTemplate::from_encoding(encoding),
-            (None, Some(source)) => ChatTemplate::try_new(&source, specials.clone())?,
-            (None, None) => return Err(FolderError::NoTemplate(folder.to_owned())),
+        let compile = |source: String| ChatTemplate::try_new(&source, specials.clone());
+        let (template, tool_template) = match (prompt_writer(folder, parser, source.is_some()), source) {
+            (PromptWriter::Encoding(encoding), _) => (ChatTemplate::from_encoding(encoding), None),
+            (PromptWriter::Template, Some(source)) => (compile(source)?, tools.map(compile).transpose()?),
+            (PromptWriter::Template, None) => return Err(FolderError::NoTemplate(folder.to_owned())),
+            (PromptWriter::Unsupported(model), _) => {
+                return Err(FolderError::NoEncoder { path: folder.to_owned(), model });
+            }
         };
         Ok(Self {
             template,
-            tool_template: tools.map(|tools| ChatTemplate::try_new(&tools, specials.clone())).transpose()?,
+            tool_template,
             defaults: SamplingDefaults::open(&folder.join("generation_config.json"))?,
             tokenizer,
             path: folder.to_owned(),
@@ -227,12 +247,17 @@ fn added_tokens(
     tokens
 }
 
-/// The encoding that `config.json` names, for a model whose template is not used. A file that is not JSON names none.
-fn encoding(folder: &Path, has_template: bool) -> Option<Encoding> {
+/// What writes the prompts of the model. A `config.json` that is not JSON names none.
+fn prompt_writer(folder: &Path, parser: Option<&str>, has_template: bool) -> PromptWriter {
     // Python writes NaN and Infinity, which serde_json does not read
-    let config = Value::parse(&std::fs::read(folder.join("config.json")).ok()?).ok()?;
-    let architecture = config.get("architectures").and_then(Value::as_array)?.first()?.as_str()?;
-    Encoding::of(architecture, config.get_str("model_type").unwrap_or_default(), has_template)
+    let config = std::fs::read(folder.join("config.json")).ok().and_then(|bytes| Value::parse(&bytes).ok());
+    let architectures = config.as_ref().and_then(|config| config.get("architectures")?.as_array());
+    PromptWriter::choose(ModelFacts {
+        parser,
+        architecture: architectures.and_then(|names| names.first()?.as_str()).unwrap_or_default(),
+        model_type: config.as_ref().and_then(|config| config.get_str("model_type")).unwrap_or_default(),
+        has_template,
+    })
 }
 
 /// The source of the template, and of the template for tools if one exists. A separate file overrides `tokenizer_config.json`.

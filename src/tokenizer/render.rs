@@ -104,6 +104,14 @@ impl Renderer {
         Ok(Self::new(Folder::open(path)?))
     }
 
+    /// Reads a folder for an engine with this `--tool-call-parser`, which may replace the template.
+    ///
+    /// # Errors
+    /// [`super::FolderError`], which names the file.
+    pub fn open_for_parser(path: &Path, parser: Option<&str>) -> Result<Self, super::FolderError> {
+        Ok(Self::new(Folder::open_for_parser(path, parser)?))
+    }
+
     /// A renderer for these files.
     #[must_use]
     pub fn new(folder: Folder) -> Self {

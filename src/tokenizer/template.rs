@@ -3,6 +3,7 @@
 //! Templates are written for Python's Jinja as Hugging Face transformers configures it. The submodules add to minijinja the filters,
 //! methods and syntax that it lacks or that it implements differently.
 
+mod choice;
 mod data;
 mod deepseek;
 mod dump;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 
 use minijinja::{Environment, Value as Jinja};
 
+pub(super) use choice::{ModelFacts, PromptWriter};
 pub use deepseek::Encoding;
 
 use crate::json::Value;

@@ -4,6 +4,7 @@ mod bytes;
 mod causes;
 mod completions;
 mod conversation;
+mod encoded;
 mod families;
 mod forwarded;
 mod hostile;

@@ -91,20 +91,6 @@ Do not stop reasoning until you have independently verified the solution from mu
 no assumption remains unchecked and no error remains undiscovered.\n\n";
 
 impl Encoding {
-    /// The encoding of a model with these members of `config.json`; `None` if the model has a chat template. V4 may have one that the engine does
-    /// not use.
-    #[must_use]
-    pub(in crate::tokenizer) fn of(architecture: &str, model_type: &str, has_template: bool) -> Option<Self> {
-        let is = |name: &str, kind: &str| architecture.contains(name) || model_type.starts_with(kind);
-        if is("DeepseekV41", "deepseek_v41") {
-            return None;
-        }
-        if is("DeepseekV4", "deepseek_v4") {
-            return Some(Self::V4);
-        }
-        (is("DeepseekV3", "deepseek_v3") && !has_template).then_some(Self::V32)
-    }
-
     /// Whether the texts contain `text`, or the variables.
     pub(super) fn mentions(self, text: &str) -> bool {
         let (tools, variables) = match self {

@@ -6,18 +6,20 @@ use std::time::Duration;
 use serde_json::json;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::budget::Work;
+use tokentap::chat::Conversation;
 use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
 use tokentap::config::EarlierThinking;
 use tokentap::session::{Call, Draft, Sessions, StoreLimits, TurnMetadata};
 use tokentap::tokenizer::{Fit, Folder, Renderer};
 
-const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json");
+pub const TOKENIZER: &[u8] = include_bytes!("../../../src/demo/assets/tokenizer.json");
 
-/// A model with this template, and a session in which one turn has been answered.
-struct Family {
-    renderer: Renderer,
+/// A model with this template, and a session.
+pub struct Family {
+    pub renderer: Renderer,
     store: Arc<Sessions>,
+    pub earlier_thinking: EarlierThinking,
 }
 
 impl Family {
@@ -25,42 +27,51 @@ impl Family {
         Self::of(Renderer::new(Folder::embedded(TOKENIZER, template, "<|im_end|>").unwrap()))
     }
 
-    fn of(renderer: Renderer) -> Self {
+    pub fn of(renderer: Renderer) -> Self {
         let limits = StoreLimits { bytes: 1 << 20, ttl: Duration::from_secs(60), idle: Duration::from_secs(60) };
-        Self { renderer, store: Arc::new(Sessions::new(limits)) }
+        Self { renderer, store: Arc::new(Sessions::new(limits)), earlier_thinking: EarlierThinking::Keep }
     }
 
-    fn prepare(&self, messages: &serde_json::Value) -> PreparedPrompt {
-        let body = json!({ "messages": messages }).to_string();
-        let request = ChatRequest::parse(body.into()).unwrap();
+    /// Builds the prompt of a chat.
+    pub fn prepare(&self, body: &serde_json::Value) -> PreparedPrompt {
+        self.prepare_conversation(&ChatRequest::parse(body.to_string().into()).unwrap().conversation)
+    }
+
+    pub fn prepare_conversation(&self, conversation: &Conversation) -> PreparedPrompt {
         let session = self.store.session("s");
+        let format = self.renderer.family().tool_calls().map(Box::from);
         PromptBuilder {
             renderer: &self.renderer,
             session: session.as_deref(),
-            earlier_thinking: EarlierThinking::Keep,
-            parser: ParserSettings { format: None, separate: Some(false) },
+            earlier_thinking: self.earlier_thinking,
+            parser: ParserSettings { format, separate: Some(true) },
         }
-        .prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None })
+        .prepare(conversation, PromptLimits { work: &Work::unlimited(), context: None })
         .unwrap()
     }
 
-    fn decode(&self, ids: &[u32]) -> String {
+    /// Records a turn with this prompt and reply. Returns its tokens.
+    pub fn record(&self, prompt: PreparedPrompt, reply: &str, finish: &str) -> Vec<u32> {
+        let response = self.renderer.tokenizer().encode(reply).unwrap();
+        let known = [&prompt.ids[..], &response].concat();
+        let chat = Some(Box::new(prompt.chat));
+        let about = TurnMetadata { finish: Some(finish.into()), chat, ..TurnMetadata::default() };
+        let draft = Draft { prompt: Some(prompt.ids), response, about, ..Draft::default() };
+        drop(Call::new(Arc::clone(&self.store), "s".into()).commit(draft));
+        known
+    }
+
+    pub fn decode(&self, ids: &[u32]) -> String {
         self.renderer.tokenizer().decode(ids, false).unwrap()
     }
 
     /// The text of the second call's prompt after the first turn, whose reply was `reply`, and the number of inserted end-of-turn tokens.
-    fn text_after_turn(&self, reply: &str, finish: &str) -> (String, u32) {
-        let first = self.prepare(&json!([{"role": "user", "content": "U"}]));
-        let response = self.renderer.tokenizer().encode(reply).unwrap();
-        let known = [&first.ids[..], &response].concat();
-        let about =
-            TurnMetadata { finish: Some(finish.into()), chat: Some(Box::new(first.chat)), ..TurnMetadata::default() };
-        let prompt = Some(first.ids);
-        let draft = Draft { prompt, response, about, ..Draft::default() };
-        drop(Call::new(Arc::clone(&self.store), "s".into()).commit(draft));
-        let next = self.prepare(&json!([
+    pub fn text_after_turn(&self, reply: &str, finish: &str) -> (String, u32) {
+        let first = self.prepare(&json!({"messages": [{"role": "user", "content": "U"}]}));
+        let known = self.record(first, reply, finish);
+        let next = self.prepare(&json!({"messages": [
             {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "V"},
-        ]));
+        ]}));
         assert!(!next.chat.retokenised, "the turn was found");
         // the stop token of an expected role may be replaced by that of the actual role
         let kept = known.iter().zip(&*next.ids).take_while(|(a, b)| a == b).count();
@@ -125,37 +136,4 @@ fn template_that_rewrites_earlier_turns_is_detected() {
     assert_eq!(Family::new(refusing).renderer.check_continuation().user, Fit::Refused);
     let silent = "{{ messages[0].content }}{% if add_generation_prompt %}<|im_start|>{% endif %}";
     assert_eq!(Family::new(silent).renderer.check_continuation().user, Fit::NoBoundary);
-}
-
-#[test]
-fn models_with_code_in_place_of_a_template_continue_their_turns() {
-    let tokens = [
-        "<｜begin▁of▁sentence｜>",
-        "<｜end▁of▁sentence｜>",
-        "<｜User｜>",
-        "<｜Assistant｜>",
-        "<think>",
-        "</think>",
-        "｜DSML｜",
-    ];
-    let added: serde_json::Map<_, _> = tokens
-        .iter()
-        .enumerate()
-        .map(|(at, token)| ((10_000 + at).to_string(), json!({"content": token, "special": at < 2})))
-        .collect();
-    for architecture in ["DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM"] {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
-        write("tokenizer.json", TOKENIZER);
-        write("tokenizer_config.json", json!({ "added_tokens_decoder": added }).to_string().as_bytes());
-        assert!(Renderer::open(folder.path()).is_err(), "nothing names the model");
-        write("config.json", json!({ "architectures": [architecture], "unused": 1 }).to_string().as_bytes());
-        for (reply, finish, end, inserted) in
-            [("A<｜end▁of▁sentence｜>", "stop", "", 0), ("A", "length", "<｜end▁of▁sentence｜>", 1)]
-        {
-            let family = Family::of(Renderer::open(folder.path()).unwrap());
-            let expected = format!("{end}<｜User｜>V<｜Assistant｜></think>");
-            assert_eq!(family.text_after_turn(reply, finish), (expected, inserted), "{architecture}");
-        }
-    }
 }

@@ -1,0 +1,111 @@
+//! Models with code in place of a template: DeepSeek V3.2 and V4.
+
+use serde_json::json;
+use tempfile::TempDir;
+use tokentap::chat::model::Chats;
+use tokentap::tokenizer::Renderer;
+
+use super::super::support::proxy::Proxy;
+use super::super::support::upstream::{EngineProfile, FakeReply, Upstream};
+use super::families::{Family, TOKENIZER};
+
+/// A folder with the tokens of DeepSeek's models.
+fn folder() -> TempDir {
+    let tokens = [
+        "<｜begin▁of▁sentence｜>",
+        "<｜end▁of▁sentence｜>",
+        "<｜User｜>",
+        "<｜Assistant｜>",
+        "<think>",
+        "</think>",
+        "｜DSML｜",
+    ];
+    let added: serde_json::Map<_, _> = tokens
+        .iter()
+        .enumerate()
+        .map(|(at, token)| ((10_000 + at).to_string(), json!({"content": token, "special": at < 2})))
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder, "tokenizer.json", TOKENIZER);
+    write(&folder, "tokenizer_config.json", json!({ "added_tokens_decoder": added }).to_string().as_bytes());
+    folder
+}
+
+fn write(folder: &TempDir, name: &str, text: &[u8]) {
+    std::fs::write(folder.path().join(name), text).unwrap();
+}
+
+/// A folder of a model with this architecture. The file has members that other programs read.
+fn model(architecture: &str) -> TempDir {
+    let folder = folder();
+    write(&folder, "config.json", json!({ "architectures": [architecture], "unused": 1 }).to_string().as_bytes());
+    folder
+}
+
+const V32: &str = "DeepseekV32ForCausalLM";
+const V4: &str = "DeepseekV4ForCausalLM";
+
+fn family(architecture: &str) -> Family {
+    Family::of(Renderer::open(model(architecture).path()).unwrap())
+}
+
+#[test]
+fn turns_are_continued() {
+    assert!(Renderer::open(folder().path()).is_err(), "nothing names the model");
+    for architecture in [V32, V4] {
+        for (reply, finish, end, inserted) in
+            [("A<｜end▁of▁sentence｜>", "stop", "", 0), ("A", "length", "<｜end▁of▁sentence｜>", 1)]
+        {
+            let expected = format!("{end}<｜User｜>V<｜Assistant｜></think>");
+            assert_eq!(family(architecture).text_after_turn(reply, finish), (expected, inserted), "{architecture}");
+        }
+    }
+}
+
+const TEMPLATE: &[u8] = b"{% for m in messages %}{{ m.content }}{% endfor %}";
+
+#[test]
+fn template_of_a_model_that_sglang_encodes_by_code_is_not_used() {
+    for (architecture, unsupported) in [
+        (V32, None),
+        (V4, None),
+        ("DeepseekV41ForCausalLM", Some("DeepSeek V4.1")),
+        ("KimiK3ForCausalLM", Some("Kimi K3")),
+    ] {
+        let folder = model(architecture);
+        write(&folder, "chat_template.jinja", TEMPLATE);
+        let opened = Renderer::open(folder.path());
+        match unsupported {
+            Some(name) => {
+                let error = opened.unwrap_err().to_string();
+                assert!(error.contains(name) && error.contains(folder.path().to_str().unwrap()), "{error}");
+            }
+            None => {
+                let is_template = !opened.unwrap().folder().template.mentions("｜DSML｜");
+                assert_eq!(is_template, architecture == V32, "{architecture}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn tool_call_parser_of_the_engine_chooses_the_encoding() {
+    let folder = model(V32);
+    write(&folder, "chat_template.jinja", TEMPLATE);
+    let path = folder.path().to_str().unwrap();
+    for (parser, expected) in [
+        ("deepseekv31", "from tokens: family deepseek, tool calls deepseek,"),
+        ("deepseekv32", "from tokens: family deepseek_v32, tool calls deepseek_v32,"),
+        ("deepseekv4", "from tokens: family deepseek_v4, tool calls deepseek_v4,"),
+        ("deepseekv41", "SGLang writes the prompts of DeepSeek V4.1 by code that tokentap does not have"),
+    ] {
+        let server_info = json!({"sampling_defaults": "openai", "tool_call_parser": parser});
+        let profile = EngineProfile { server_info, ..EngineProfile::default() };
+        let upstream = Upstream::start(profile, |_| FakeReply::Silence).await;
+        let proxy = Proxy::probed(upstream.addr, &["--tokenizer", path]).await;
+        let mut chats = proxy.parts.chats.clone();
+        let unknown = Chats::unknown().describe();
+        let found = chats.wait_for(|chats| chats.describe() != unknown).await.unwrap().describe();
+        assert!(found.contains(expected), "{parser}: {found}");
+    }
+}
