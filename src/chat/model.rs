@@ -87,8 +87,13 @@ impl ChatModel {
     /// A line for the operator: the family, the parsers, and how conversations are continued.
     #[must_use]
     pub fn describe(&self) -> String {
-        let drops_thinking =
-            if self.renderer.features().drops_thinking { "; the template drops earlier reasoning" } else { "" };
+        let features = self.renderer.features();
+        let drops_thinking = match (features.drops_thinking, features.drops_thinking_with_tools) {
+            (true, true) => "; the template drops earlier reasoning",
+            (true, false) => "; the template drops earlier reasoning in conversations without tools",
+            (false, true) => "; the template drops earlier reasoning in conversations with tools",
+            (false, false) => "",
+        };
         format!(
             "family {}, tool calls {}, thinking {}; suffix rendering: {}{drops_thinking}",
             self.renderer.family().name(),

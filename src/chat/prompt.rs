@@ -209,16 +209,15 @@ impl<'a> PromptBuilder<'a> {
         };
         let extra = self.template_variables(request);
         let setting = Setting { tools: None, generation_prompt: true, extra: &extra };
-        let Some(generation_prompt) = self.renderer.generation_prompt_ids(setting) else { return Vec::new() };
         let matcher = ReplyMatcher::new(request, self.renderer);
         let mut used: HashMap<u32, usize> = HashMap::new();
         let recorded = |message: &AssistantMessage| {
             let turn = session.turn(message.turn.filter(|_| message.is_certain)?)?;
             let is_last = message.at + 1 == request.messages.len() && request.continues_last;
-            let fits = message.at > 0
-                && !is_last
+            let before = &request.messages[message.at.checked_sub(1)?];
+            let fits = !is_last
                 && !turn.response.is_empty()
-                && turn.prompt.ends_with(&generation_prompt)
+                && self.renderer.ends_with_generation_prompt(&turn.prompt, before.role == "tool", setting)
                 && used.get(&turn.id).copied().unwrap_or(0) < message.turns;
             if !fits {
                 return None;
@@ -234,9 +233,11 @@ impl<'a> PromptBuilder<'a> {
 
     /// Whether `--earlier-thinking branch` forbids reusing the tokens of the turn: they contain a thought that the template would drop.
     fn must_branch(&self, request: &Conversation, continued: &ContinuedTurn) -> bool {
+        let features = self.renderer.features();
+        let has_tools = request.parses_tool_calls();
         self.earlier_thinking == EarlierThinking::Branch
             && continued.has_thought
-            && self.renderer.features().drops_thinking
+            && if has_tools { features.drops_thinking_with_tools } else { features.drops_thinking }
             && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
     }
 

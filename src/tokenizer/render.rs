@@ -6,11 +6,12 @@
 
 mod after_turn;
 mod checks;
+mod generation_prompt;
 mod history_variables;
+mod thoughts;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use parking_lot::RwLock;
 
@@ -19,6 +20,7 @@ use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
 use crate::json::Value;
 use after_turn::{placeholder_turn_with_calls, text_after_placeholder};
 use checks::turn_with_call;
+use generation_prompt::KnownPrompts;
 
 pub use checks::{ContinuationCheck, FinalAssistantMessage, Fit, ToolDisplay};
 
@@ -58,8 +60,8 @@ pub struct Renderer {
     /// The text and id of the token that ends an assistant turn; `None` if no dedicated token does.
     end_token: Option<(String, u32)>,
     features: TemplateFeatures,
-    /// Generation prompts by the variables of the template. The lock is held for one lookup or insertion.
-    generation_prompts: RwLock<Vec<(TemplateVariables, GenerationPrompt)>>,
+    /// Generation prompts by what they depend on. The lock is held for one lookup or insertion.
+    generation_prompts: RwLock<KnownPrompts>,
     /// Digests of the text of a history by those of the variables of the template. The lock is held for one lookup or insertion.
     history_digests: RwLock<HashMap<history_variables::Hash, history_variables::Hash>>,
 }
@@ -69,8 +71,10 @@ pub struct Renderer {
 pub struct TemplateFeatures {
     /// It renders a list of content parts as their text.
     pub accepts_content_parts: bool,
-    /// It drops the thought of an earlier turn once a user message follows.
+    /// In a conversation without tools, it drops the thought of an earlier turn once a user message follows.
     pub drops_thinking: bool,
+    /// It does so in a conversation with tools.
+    pub drops_thinking_with_tools: bool,
     /// It shows a system message between other messages, where it is.
     pub shows_system_messages: bool,
     /// It has the role `developer` and shows its messages where they are.
@@ -81,19 +85,6 @@ pub struct TemplateFeatures {
 
 /// Variables of a template by name.
 type TemplateVariables = Vec<(String, Value)>;
-
-/// The text that a template writes for `add_generation_prompt`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum GenerationPrompt {
-    Text(Arc<str>),
-    /// The template also changes the text before it.
-    Inseparable,
-    /// The template fails.
-    Failed,
-}
-
-/// The maximum number of generation prompts that are kept.
-const MAX_GENERATION_PROMPTS: usize = 16;
 
 impl Renderer {
     /// Reads a folder. `path` is the folder or the `tokenizer.json` in it.
@@ -125,9 +116,11 @@ impl Renderer {
             history_digests: RwLock::default(),
         };
         renderer.end_token = renderer.detect_end_token();
+        let [drops_thinking, drops_thinking_with_tools] = renderer.detect_dropped_thinking();
         renderer.features = TemplateFeatures {
             accepts_content_parts: renderer.detect_content_parts(),
-            drops_thinking: renderer.detect_dropped_thinking(),
+            drops_thinking,
+            drops_thinking_with_tools,
             shows_system_messages: renderer.shows_in_place(&[
                 "user",
                 "system",
@@ -240,57 +233,6 @@ impl Renderer {
         template.unwrap_or(&self.folder.template).render(messages, setting)
     }
 
-    /// Whether the generation prompt at the end of `text` opens a thought.
-    fn opens_thought(&self, text: &str, setting: Setting<'_>) -> bool {
-        let Some((start, _)) = self.family.think() else { return false };
-        match self.generation_prompt(setting) {
-            GenerationPrompt::Failed => false,
-            GenerationPrompt::Text(prompt) if text.ends_with(&*prompt) => {
-                self.family.ends_in_thought(&prompt).unwrap_or(false)
-            }
-            _ => text.trim_end().ends_with(start),
-        }
-    }
-
-    /// The ids of the text that the template writes for `add_generation_prompt`. `None` if it cannot be separated from the text before it.
-    #[must_use]
-    pub fn generation_prompt_ids(&self, setting: Setting<'_>) -> Option<Vec<u32>> {
-        match self.generation_prompt(setting) {
-            GenerationPrompt::Text(prompt) => self.folder.tokenizer.encode_rendered(&prompt).ok(),
-            GenerationPrompt::Inseparable | GenerationPrompt::Failed => None,
-        }
-    }
-
-    /// The text that the template writes for `add_generation_prompt`. It is rendered once for the same variables.
-    fn generation_prompt(&self, setting: Setting<'_>) -> GenerationPrompt {
-        let known = self.generation_prompts.read();
-        if let Some((_, prompt)) = known.iter().find(|(extra, _)| *extra == setting.extra) {
-            return prompt.clone();
-        }
-        drop(known);
-        let prompt = self.render_generation_prompt(setting);
-        let mut known = self.generation_prompts.write();
-        if known.len() < MAX_GENERATION_PROMPTS && setting.extra.iter().all(is_small) {
-            known.push((setting.extra.to_vec(), prompt.clone()));
-        }
-        prompt
-    }
-
-    /// Compares renderings with and without a generation prompt.
-    fn render_generation_prompt(&self, setting: Setting<'_>) -> GenerationPrompt {
-        let messages = [message("user", "U")];
-        let setting = Setting { tools: None, ..setting };
-        let with_prompt = self.render_text(&messages, setting);
-        let without_prompt = self.render_text(&messages, Setting { generation_prompt: false, ..setting });
-        let (Ok(with_prompt), Ok(without_prompt)) = (with_prompt, without_prompt) else {
-            return GenerationPrompt::Failed;
-        };
-        match with_prompt.strip_prefix(without_prompt.as_str()) {
-            Some(prompt) => GenerationPrompt::Text(prompt.into()),
-            None => GenerationPrompt::Inseparable,
-        }
-    }
-
     /// A text without white space and markers of thoughts.
     fn without_thoughts(&self, text: &str) -> String {
         let (start, end) = self.family.think().unwrap_or_default();
@@ -312,25 +254,6 @@ impl Renderer {
         };
         // the tokens differ if the role token of the next turn ends a turn
         first(&last_turn).filter(|end| first(&with_next_turn).as_ref() == Some(end))
-    }
-
-    /// Whether the template renders the thought of a last assistant turn, but not once a user message follows. Tries a thought in
-    /// `reasoning_content` and one in the text.
-    fn detect_dropped_thinking(&self) -> bool {
-        const THOUGHT: &str = "\u{fdd1}thought\u{fdd1}";
-        let Some((start, end)) = self.family.think() else { return false };
-        let setting = Setting { tools: None, generation_prompt: false, extra: &[] };
-        let mut in_member = message("assistant", "A");
-        if let Value::Object(members) = &mut in_member {
-            members.push(("reasoning_content".into(), THOUGHT.into()));
-        }
-        let in_text = message("assistant", &format!("{start}\n{THOUGHT}\n{end}\n\nA"));
-        let [user, next] = [message("user", "U"), message("user", "V")];
-        let renders_thought =
-            |messages: &[Value]| self.render_text(messages, setting).is_ok_and(|text| text.contains(THOUGHT));
-        [in_member, in_text].into_iter().any(|turn| {
-            renders_thought(&[user.clone(), turn.clone()]) && !renders_thought(&[user.clone(), turn, next.clone()])
-        })
     }
 
     /// Whether the text of a conversation depends on the names of its assistant messages.
@@ -370,17 +293,6 @@ impl Renderer {
         let is_text = |text: &str| self.render_text(&[message("user", text)], setting).as_ref() == Ok(&in_parts);
         is_text("onetwo") || is_text("one\n\ntwo")
     }
-}
-
-/// Whether a variable of a template takes little memory.
-fn is_small((name, value): &(String, Value)) -> bool {
-    let length = match value {
-        Value::Null | Value::Bool(_) => 0,
-        Value::Number(text) => text.len(),
-        Value::String(text) => text.len(),
-        Value::Array(_) | Value::Object(_) => usize::MAX,
-    };
-    name.len().saturating_add(length) <= 64
 }
 
 fn message(role: &str, content: &str) -> Value {

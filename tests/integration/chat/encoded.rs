@@ -1,13 +1,15 @@
 //! Models with code in place of a template: DeepSeek V3.2 and V4.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokentap::chat::model::Chats;
+use tokentap::config::EarlierThinking;
 use tokentap::tokenizer::Renderer;
 
 use super::super::support::proxy::Proxy;
 use super::super::support::upstream::{EngineProfile, FakeReply, Upstream};
 use super::families::{Family, TOKENIZER};
+use super::tools;
 
 /// A folder with the tokens of DeepSeek's models.
 fn folder() -> TempDir {
@@ -49,6 +51,10 @@ fn family(architecture: &str) -> Family {
     Family::of(Renderer::open(model(architecture).path()).unwrap())
 }
 
+fn chat(messages: &Value, thinks: bool) -> Value {
+    json!({"messages": messages, "chat_template_kwargs": {"thinking": thinks}})
+}
+
 #[test]
 fn turns_are_continued() {
     assert!(Renderer::open(folder().path()).is_err(), "nothing names the model");
@@ -59,6 +65,59 @@ fn turns_are_continued() {
             let expected = format!("{end}<｜User｜>V<｜Assistant｜></think>");
             assert_eq!(family(architecture).text_after_turn(reply, finish), (expected, inserted), "{architecture}");
         }
+    }
+}
+
+#[test]
+fn branch_drops_thinking_where_the_encoder_does() {
+    // V4 keeps the thoughts of conversations with tools
+    for (architecture, has_tools, is_kept) in
+        [(V32, false, false), (V32, true, false), (V4, false, false), (V4, true, true)]
+    {
+        let mut family = family(architecture);
+        family.earlier_thinking = EarlierThinking::Branch;
+        let mut body = chat(&json!([{"role": "user", "content": "U"}]), true);
+        if has_tools {
+            body["tools"] = tools();
+        }
+        let known = family.record(family.prepare(&body), "R</think>A<｜end▁of▁sentence｜>", "stop");
+        let list = body["messages"].as_array_mut().unwrap();
+        list.extend([json!({"role": "assistant", "content": "A"}), json!({"role": "user", "content": "V"})]);
+        let next = family.prepare(&body);
+        assert_eq!(next.ids.starts_with(&known), is_kept, "{architecture} {has_tools}: {}", family.decode(&next.ids));
+        family.earlier_thinking = EarlierThinking::Keep;
+        assert!(family.prepare(&body).ids.starts_with(&known), "{architecture} {has_tools}");
+    }
+}
+
+#[test]
+fn turns_after_tool_results_keep_their_tokens_after_an_edit() {
+    for (architecture, block) in [(V32, "function_calls"), (V4, "tool_calls")] {
+        let family = family(architecture);
+        let mut body = chat(&json!([{"role": "user", "content": "U"}]), true);
+        body["tools"] = tools();
+        let call = format!(
+            "R</think>\n\n<｜DSML｜{block}>\n<｜DSML｜invoke name=\"weather\">\n\
+             <｜DSML｜parameter name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n\
+             </｜DSML｜invoke>\n</｜DSML｜{block}><｜end▁of▁sentence｜>"
+        );
+        let answer = "S</think>It rains.<｜end▁of▁sentence｜>";
+        family.record(family.prepare(&body), &call, "stop");
+        let function = json!({"name": "weather", "arguments": "{\"city\": \"Oslo\"}"});
+        let list = body["messages"].as_array_mut().unwrap();
+        list.push(json!({"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}));
+        list.push(json!({"role": "tool", "tool_call_id": "c", "content": "rain"}));
+        let second = family.prepare(&body);
+        assert!(second.reused > 0, "{architecture}");
+        family.record(second, answer, "stop");
+        let list = body["messages"].as_array_mut().unwrap();
+        list.push(json!({"role": "assistant", "content": "It rains."}));
+        list.push(json!({"role": "user", "content": "V"}));
+        body["messages"][0]["content"] = json!("Other.");
+        let edited = family.prepare(&body);
+        let text = family.decode(&edited.ids);
+        assert_eq!((edited.spliced, edited.chat.retokenised), (2, false), "{architecture}: {text}");
+        assert!(text.contains(&call) && text.contains(answer), "{architecture}: {text}");
     }
 }
 
