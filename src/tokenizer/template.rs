@@ -99,6 +99,13 @@ impl ChatTemplate {
         }
     }
 
+    /// Whether the reasoning of an assistant message that the reply continues is part of the prompt, before its text. Otherwise the text follows
+    /// the start of the reply, as SGLang has it for all other models.
+    #[must_use]
+    pub fn places_continued_reasoning(&self) -> bool {
+        matches!(self.0, Kind::Code(Encoding::V4))
+    }
+
     /// Renders a conversation.
     ///
     /// # Errors

@@ -168,13 +168,13 @@ impl<'a> Assembly<'a> {
         if self.request.continues_last
             && let Some((last, before)) = new.split_last().filter(|(last, _)| last.is_assistant())
         {
-            (assistant_prefix, new) = (Some(last.texts.concat()), before);
+            (assistant_prefix, new) = (Some(last), before);
         }
         if !self.append_messages(new)? {
             return Ok(false);
         }
         if let Some(prefix) = assistant_prefix {
-            self.append_assistant_prefix(&prefix)?;
+            self.append_assistant_prefix(prefix)?;
         }
         Ok(true)
     }
@@ -230,28 +230,42 @@ impl<'a> Assembly<'a> {
     }
 
     /// Appends the start of the reply, which the client has written as the last assistant message.
-    fn append_assistant_prefix(&mut self, text: &str) -> Result<(), RequestError> {
+    fn append_assistant_prefix(&mut self, message: &Message) -> Result<(), RequestError> {
+        let Self { builder, request, .. } = *self;
+        let renderer = builder.renderer;
+        let text = message.texts.concat();
+        let places_reasoning = renderer.folder().template.places_continued_reasoning();
+        if self.tokens.prompt.opened && (places_reasoning || request.has_reasoning_items) {
+            if let Some(reasoning) = message.reasoning.as_deref().filter(|_| places_reasoning) {
+                self.append_client_text(reasoning)?;
+            }
+            // the text is the start of the answer, not of the thought
+            let is_answer = !text.is_empty() || !places_reasoning;
+            if let Some(end) = renderer.thought_end(&builder.template_variables(request)).filter(|_| is_answer) {
+                let ids = renderer.tokenizer().encode_rendered(&end);
+                self.tokens.prompt.ids.extend(ids.map_err(|error| RequestError::Invalid(error.to_string()))?);
+                self.tokens.prompt.opened = false;
+            }
+        }
+        self.append_client_text(&text)?;
+        let prompt = &mut self.tokens.prompt;
+        prompt.opened = renderer.family().ends_in_thought(&text).unwrap_or(prompt.opened);
+        Ok(())
+    }
+
+    /// Appends a text of the client without a message around it.
+    fn append_client_text(&mut self, text: &str) -> Result<(), RequestError> {
         let Self { builder, limits, .. } = *self;
-        let (tokenizer, family) = (builder.renderer.tokenizer(), builder.renderer.family());
+        let tokenizer = builder.renderer.tokenizer();
         let before = self.tokens.len();
         let memory = limits.work.take(RENDERED_TEXT_FACTOR * text.len());
         let _memory = memory.map_err(|stopped| builder.stopped(stopped, text.len(), before, limits))?;
-        let encoding = self.encode_limits();
-        let prompt = &mut self.tokens.prompt;
-        if let Some((_, end)) = family.think().filter(|_| prompt.opened && self.request.has_reasoning_items) {
-            // the text is the start of the answer, not of the thought
-            let end = format!("\n{end}\n\n");
-            let ids = tokenizer.encode_rendered(&end).map_err(|error| RequestError::Invalid(error.to_string()))?;
-            prompt.ids.extend(ids);
-            prompt.opened = false;
-        }
         let marked = tokenizer.content().mark(text, TextOrigin::Person);
-        match tokenizer.encode_within(&marked, &encoding) {
-            Ok(ids) => prompt.ids.extend(ids),
+        match tokenizer.encode_within(&marked, &self.encode_limits()) {
+            Ok(ids) => self.tokens.prompt.ids.extend(ids),
             Err(TokenizerError::Encode(error)) => return Err(RequestError::Invalid(error.to_string())),
             Err(error) => return Err(self.error(error.into(), text.len(), before)),
         }
-        prompt.opened = family.ends_in_thought(text).unwrap_or(prompt.opened);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::chat::model::Chats;
 use tokentap::config::EarlierThinking;
 use tokentap::tokenizer::Renderer;
@@ -118,6 +119,37 @@ fn turns_after_tool_results_keep_their_tokens_after_an_edit() {
         let text = family.decode(&edited.ids);
         assert_eq!((edited.spliced, edited.chat.retokenised), (2, false), "{architecture}: {text}");
         assert!(text.contains(&call) && text.contains(answer), "{architecture}: {text}");
+    }
+}
+
+#[test]
+fn continued_message_is_where_sglang_has_it() {
+    // the content, the reasoning, the API has items for reasoning; the start of the reply. SGLang appends the text to the start of a reply of
+    // V3.2; deepseek-recipe writes a message of V4 with `prefix`
+    for (architecture, thinks, content, reasoning, has_items, expected) in [
+        (V32, false, "The", "R", false, "</think>The"),
+        (V32, true, "The", "", false, "<think>The"),
+        (V32, true, "The", "R", false, "<think>The"),
+        (V32, true, "The", "", true, "<think></think>The"),
+        (V4, false, "The", "R", false, "</think>The"),
+        (V4, true, "The", "", false, "<think></think>The"),
+        (V4, true, "The", "R", false, "<think>R</think>The"),
+        (V4, true, "The", "R", true, "<think>R</think>The"),
+        (V4, true, "", "R", false, "<think>R"),
+        (V4, true, "", "", false, "<think>"),
+    ] {
+        let family = family(architecture);
+        let last = json!({"role": "assistant", "content": content, "reasoning_content": reasoning});
+        let mut body = chat(&json!([{"role": "user", "content": "U"}, last]), thinks);
+        body["continue_final_message"] = json!(true);
+        let request = ChatRequest::parse(body.to_string().into()).unwrap();
+        let mut conversation = (*request.conversation).clone();
+        conversation.has_reasoning_items = has_items;
+        let prepared = family.prepare_conversation(&conversation);
+        let text = family.decode(&prepared.ids);
+        let start = text.split_once("<｜Assistant｜>").unwrap().1;
+        assert_eq!(start, expected, "{architecture} {last} {has_items}");
+        assert_eq!(prepared.chat.reading.opened, !start.contains("</think>"), "{architecture} {last} {has_items}");
     }
 }
 
