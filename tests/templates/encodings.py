@@ -36,6 +36,12 @@ class Conversations:
     def text(self, most=6):
         return " ".join(self.rng.choice(WORDS) for _ in range(self.rng.randint(0, most)))
 
+    def content(self):
+        """A text, or a text in parts."""
+        if self.rng.random() < 0.8:
+            return self.text()
+        return [{"type": "text", "text": self.text()} for _ in range(self.rng.randint(1, 3))]
+
     def value(self, depth=0):
         rng = self.rng
         leaves = [lambda: self.text(3), lambda: rng.randint(-5, 10**9), lambda: rng.choice([0.1, 1.0, -0.0, 1e22, 1e-7, 2.5]),
@@ -63,25 +69,27 @@ class Conversations:
     def conversation(self):
         rng, messages, calls_so_far = self.rng, [], 0
         if rng.random() < 0.6:
-            messages.append({"role": "system", "content": self.text()})
+            messages.append({"role": "system", "content": self.content()})
         if rng.random() < 0.1:
-            messages.append({"role": "system", "content": self.text()})
+            messages.append({"role": "system", "content": self.content()})
         for _ in range(rng.randint(0, 3)):
-            messages += [{"role": "user", "content": self.text()} for _ in range(rng.choice([1, 1, 1, 2]))]
+            messages += [{"role": "user", "content": self.content()} for _ in range(rng.choice([1, 1, 1, 2]))]
             for _ in range(rng.choice([0, 0, 1, 2])):
                 calls = [self.call(calls_so_far + at) for at in range(rng.randint(1, 3))]
                 calls_so_far += len(calls)
-                messages.append({"role": "assistant", "content": self.text(), "reasoning_content": self.text(), "tool_calls": calls})
-                results = [{"role": "tool", "tool_call_id": call["id"], "content": self.text()} for call in calls]
+                messages.append({"role": "assistant", "content": self.content(), "reasoning_content": self.text(), "tool_calls": calls})
+                results = [{"role": "tool", "tool_call_id": call["id"], "content": self.content()} for call in calls]
                 rng.shuffle(results)
                 messages += results
-            messages.append({"role": "assistant", "content": self.text(), "reasoning_content": self.text() + "r"})
+                if rng.random() < 0.3:
+                    messages.append({"role": "user", "content": self.content()})
+            messages.append({"role": "assistant", "content": self.content(), "reasoning_content": self.text() + "r"})
         end = rng.random()
         if end < 0.7 or len(messages) < 2:
-            messages.append({"role": "user", "content": self.text()})
+            messages.append({"role": "user", "content": self.content()})
         elif end < 0.9 and messages[-1]["role"] == "assistant":
             messages[-1]["tool_calls"] = [self.call(calls_so_far)]
-            messages.append({"role": "tool", "tool_call_id": self.id(calls_so_far), "content": self.text()})
+            messages.append({"role": "tool", "tool_call_id": self.id(calls_so_far), "content": self.content()})
         recorded = {"messages": messages, "thinking": rng.random() < 0.6}
         if rng.random() < 0.5:
             recorded["tools"] = [self.tool(name) for name in ["weather", "add"][:rng.randint(1, 2)]]
@@ -92,6 +100,9 @@ class Conversations:
 
 def v32(encoder, conversation):
     messages = copy.deepcopy(conversation["messages"])
+    for message in messages:  # as SGLang gives them to the encoder
+        if isinstance(message["content"], list):
+            message["content"] = " ".join(part["text"] for part in message["content"])
     if messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": ""})
     if "tools" in conversation:

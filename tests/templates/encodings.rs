@@ -1,10 +1,12 @@
 //! Models with code in place of a template: texts are those of DeepSeek's own encoders (`encodings.py` records them), and the text after a
-//! turn is the end of the whole text.
+//! turn is that of the whole text.
+
+use std::sync::Arc;
 
 use tokentap::budget::Work;
 use tokentap::json::Value;
 use tokentap::tokenizer::template::{ChatTemplate, Encoding, Setting};
-use tokentap::tokenizer::{ContinuationCheck, EncodeLimits, Fit};
+use tokentap::tokenizer::{ContinuationCheck, EncodeLimits, Family, Fit, Renderer};
 
 use super::{families, record};
 
@@ -63,20 +65,23 @@ fn texts_are_those_of_the_encoders_of_the_models() {
 }
 
 #[test]
-fn text_after_a_turn_is_the_end_of_the_whole_text() {
+fn text_after_a_turn_is_that_of_the_whole_text() {
     for (family, renderer) in families::deepseek() {
         let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };
+        let end = renderer.end_of_turn().unwrap();
         let mut turns = 0;
         for conversation in Conversation::all() {
             let (messages, setting) = (conversation.messages(), conversation.setting());
             let is_reply = |at: &usize| messages[*at].get_str("role") == Some("assistant");
             let replies: Vec<usize> = (0..messages.len()).filter(is_reply).chain([messages.len()]).collect();
-            for ends in replies.windows(2).filter(|ends| ends[0] + 1 < ends[1]) {
+            for (at, ends) in replies.windows(2).enumerate().filter(|(_, ends)| ends[0] + 1 < ends[1]) {
                 let whole = renderer.render_conversation(&messages[..ends[1]], setting, &limits).unwrap();
                 let new = &messages[ends[0] + 1..ends[1]];
                 let after = renderer.render_after_turn(&messages[ends[0]], new, true, setting, &limits).unwrap();
                 let text = || renderer.tokenizer().decode(&after.ids, false).unwrap();
-                assert!(whole.ids.ends_with(&after.ids), "{}: {:?}", family.name(), text());
+                // only a reply ends with the token
+                let expected = whole.ids.splitn(at + 2, |id| *id == end).last().unwrap();
+                assert_eq!(after.ids, expected, "{}: {:?}", family.name(), text());
                 assert_eq!(after.opened, conversation.variables[0].1 == Value::Bool(true), "{:?}", text());
                 turns += 1;
             }
@@ -93,7 +98,50 @@ fn families_are_recognised_and_continued() {
         assert_eq!(renderer.check_continuation(), ContinuationCheck { user: Fit::Exact, tool: Fit::Exact });
         let features = renderer.features();
         assert!(!features.shows_system_messages && !features.has_developer_role);
+        // V4 keeps the thoughts of a conversation with tools
+        assert!(features.drops_thinking);
+        assert_eq!(features.drops_thinking_with_tools, family == Family::DeepSeekV32);
         assert!(families::check_replies(&renderer).1 > 7);
+    }
+}
+
+#[test]
+fn prompts_end_with_the_generation_prompt_of_their_last_message() {
+    ends_with_generation_prompt(&families::deepseek());
+}
+
+#[test]
+#[ignore = "needs what tests/templates/run.sh fetches"]
+fn tokens_with_the_end_of_a_result_and_white_space_end_with_a_generation_prompt() {
+    let tokenizer = record::read(&record::fetched().join("tokenizers/deepseek_v3/tokenizer.json"));
+    ends_with_generation_prompt(&families::deepseek_with(&tokenizer));
+}
+
+/// Prompts with and without thinking end with the generation prompt of their last message and their mode, and with no other one.
+fn ends_with_generation_prompt(renderers: &[(Family, Arc<Renderer>)]) {
+    for (family, renderer) in renderers {
+        let limits = EncodeLimits { work: &Work::unlimited(), tokens: None };
+        for (at, conversation) in Conversation::all().iter().enumerate() {
+            let (messages, setting) = (conversation.messages(), conversation.setting());
+            let prompt = renderer.render_conversation(messages, setting, &limits).unwrap();
+            let (Some(last), true) = (messages.last().unwrap().get_str("role"), setting.extra[0].0 == "thinking")
+            else {
+                panic!("a message has a role, and thinking is the first variable")
+            };
+            // other messages have no generation prompt after them
+            if !matches!(last, "user" | "tool") {
+                continue;
+            }
+            let thinks = setting.extra[0].1 == Value::Bool(true);
+            let other = [("thinking".to_owned(), Value::Bool(!thinks))];
+            let ends = |after_tool, extra| {
+                renderer.ends_with_generation_prompt(&prompt.ids, after_tool, Setting { extra, ..setting })
+            };
+            let is_tool = last == "tool";
+            assert!(ends(is_tool, setting.extra) && !ends(is_tool, &other), "{} {at}", family.name());
+            // V4 has the same after all messages
+            assert_eq!(ends(!is_tool, setting.extra), *family == Family::DeepSeekV4, "{} {at}", family.name());
+        }
     }
 }
 

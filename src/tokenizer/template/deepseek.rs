@@ -360,10 +360,10 @@ fn push_user_turn(messages: &[&Message<'_>], calls: &[Value], text: &mut String)
             group.sort_by_key(place);
             parts.extend(group.iter().map(|result| format!("<tool_result>{}</tool_result>", result.content)));
         } else {
-            parts.extend(group.iter().map(|message| message.content.to_string()));
+            let texts = group.iter().map(|message| &*message.content).filter(|text| !text.is_empty());
+            parts.push(texts.collect::<Vec<_>>().join("\n\n"));
         }
     }
-    parts.retain(|part| !part.is_empty());
     text.push_str(USER);
     text.push_str(&parts.join("\n\n"));
 }
