@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the licences of what is in the binary: crates, their C code, Rust's standard library, and zig's unwinder.
+"""Prints the licences of what is in the binary: crates, their C code, Rust's standard library, zig's unwinder, and texts of others.
 
     licences.py TARGET ZIG     TARGET: a target triple; ZIG: the folder of the Python package ziglang
 
@@ -69,6 +69,8 @@ def main() -> None:
     standard = [general(licences, name) for name in STANDARD]
     parts.append((f"Rust standard library {rustc}", "MIT OR Apache-2.0", standard))
     parts.append(("LLVM libunwind", "Apache-2.0 WITH LLVM-exception", texts(zig / "lib/libunwind")))
+    prompts = Path(__file__).resolve().parents[2] / "src/tokenizer/template/deepseek.LICENSE"
+    parts.append(("Prompt texts of DeepSeek's encoders", "MIT", [prompts.read_text().strip()]))
 
     users: dict[str, list[str]] = {}
     print("Software in the tokentap binary, with its licences. The texts follow the list.\n")

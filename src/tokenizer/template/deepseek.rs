@@ -1,7 +1,8 @@
 //! Renders conversations for DeepSeek V3.2 and V4, which ship code in place of a chat template.
 //!
-//! The texts are those of DeepSeek's own encoders (MIT licence, Copyright DeepSeek), with which the models were trained. `make templates`
-//! compares the results. A conversation that the encoders refuse for a missing thought, or for arguments that are no object, is rendered.
+//! The texts are those of DeepSeek's own encoders, with which the models were trained: `encoding_dsv32.py` in the repository of DeepSeek V3.2,
+//! and the package deepseek-recipe (MIT licence, in `deepseek.LICENSE`). `make templates` compares the results. A conversation that the
+//! encoders refuse for a missing thought, or for arguments that are no object, is rendered.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
