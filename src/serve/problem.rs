@@ -101,6 +101,7 @@ impl Problem {
             SessionError::EvictedSession => ErrorCode::EVICTED,
             SessionError::Unconfirmed => ErrorCode::UNCONFIRMED,
             SessionError::OtherGeneration(_) => ErrorCode::OTHER_GENERATION,
+            SessionError::OtherColumns => ErrorCode::TEACHER_FAILED,
         };
         Self::new(code, format!("session {id:?}: {error}"))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::state::SessionError;
 use super::{Turn, Uid};
 use crate::columns::{Column, TEACHER_LOGPROBS};
 
@@ -38,15 +39,23 @@ pub struct ScoredTurn {
 }
 
 /// The scores of turns by a teacher.
-#[derive(Debug)]
-pub(super) struct TurnScores {
-    pub(super) teacher: Arc<str>,
-    pub(super) turns: Vec<ScoredTurn>,
+#[derive(Debug, Clone)]
+pub struct TurnScores {
+    /// The name of the teacher.
+    pub teacher: Arc<str>,
+    /// The scores of each turn.
+    pub turns: Vec<ScoredTurn>,
+    /// Whether they replace stored scores that have further columns. The columns of a turn are those of one state of the weights, so columns
+    /// of two requests are never put together.
+    pub again: bool,
 }
 
 impl TurnScores {
-    /// The scores with the numbers that their turns have among all turns of the session; `None` if a turn is not among them.
-    pub(super) fn numbered(&self, turns: &[Arc<Turn>]) -> Option<Vec<Scores>> {
+    /// The scores with the numbers that their turns have among all turns of the session.
+    ///
+    /// # Errors
+    /// [`SessionError::NoTurn`], and [`SessionError::OtherColumns`] if stored scores have a column that these lack, unless `again`.
+    pub(super) fn numbered(&self, turns: &[Arc<Turn>], stored: &SessionScores) -> Result<Vec<Scores>, SessionError> {
         let mut renumbered: Option<HashMap<Uid, u32>> = None;
         let mut number = |scored: &ScoredTurn| {
             let known = usize::try_from(scored.turn).ok().and_then(|at| turns.get(at));
@@ -60,7 +69,9 @@ impl TurnScores {
             let (logprobs, columns) = (scored.logprobs.clone(), scored.columns.clone());
             Some(Scores { turn: number(scored)?, teacher: Arc::clone(&self.teacher), logprobs, columns })
         };
-        self.turns.iter().map(scores).collect()
+        let numbered: Vec<Scores> = self.turns.iter().map(scores).collect::<Option<_>>().ok_or(SessionError::NoTurn)?;
+        let has_all = |scores: &Scores| stored.get(scores).is_none_or(|stored| scores.covers(stored));
+        if self.again || numbered.iter().all(has_all) { Ok(numbered) } else { Err(SessionError::OtherColumns) }
     }
 }
 
@@ -69,6 +80,14 @@ impl Scores {
     pub(super) fn bytes(&self) -> u64 {
         let columns: usize = self.columns.iter().map(Column::bytes).sum();
         (2 * size_of::<Self>() + size_of_val(&*self.logprobs) + columns) as u64
+    }
+
+    /// Whether they have every column that other scores of the same turn have, with at least as many values.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let has = |column: &Column| {
+            Column::named(&self.columns, &column.name).is_some_and(|own| own.data.len() >= column.data.len())
+        };
+        other.columns.iter().all(has)
     }
 
     /// All of them as columns of the turn.
@@ -88,6 +107,11 @@ impl SessionScores {
         self.0.entry(Arc::clone(&scores.teacher)).or_default().insert(scores.turn, scores)
     }
 
+    /// The stored scores of the same teacher and turn.
+    pub(super) fn get(&self, scores: &Scores) -> Option<&Arc<Scores>> {
+        self.0.get(&scores.teacher)?.get(&scores.turn)
+    }
+
     /// All scores, in a fixed order.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Scores>> {
         self.0.values().flat_map(BTreeMap::values)
@@ -104,21 +128,60 @@ mod tests {
     use super::*;
     use crate::session::TurnMetadata;
 
-    #[test]
-    fn turns_are_found_by_their_uids_if_their_numbers_have_changed() {
+    /// Three turns of two tokens.
+    fn turns() -> Vec<Arc<Turn>> {
         let turn = |id: u32| {
             let about = TurnMetadata { uid: Uid::unique(), ..TurnMetadata::default() };
-            let (prompt, response) = ([1].into(), [2].into());
-            Arc::new(Turn { id, parent: None, prompt, response, logprobs: [-1.0].into(), entropy: [0.0].into(), about })
+            let (prompt, response) = ([1].into(), [2, 3].into());
+            let (logprobs, entropy) = ([-1.0; 2].into(), [0.0; 2].into());
+            Arc::new(Turn { id, parent: None, prompt, response, logprobs, entropy, about })
         };
-        let turns: Vec<Arc<Turn>> = (0..3).map(turn).collect();
-        let scored = |turn: u32, uid: Uid| ScoredTurn { turn, uid, logprobs: [-1.0].into(), columns: Vec::new() };
+        (0..3).map(turn).collect()
+    }
+
+    fn scored(turn: u32, uid: Uid, columns: Vec<Column>) -> ScoredTurn {
+        ScoredTurn { turn, uid, logprobs: [-1.0; 2].into(), columns }
+    }
+
+    fn by_t(turns: Vec<ScoredTurn>) -> TurnScores {
+        TurnScores { teacher: "t".into(), turns, again: false }
+    }
+
+    #[test]
+    fn turns_are_found_by_their_uids_if_their_numbers_have_changed() {
+        let turns = turns();
         let numbers = |scored: Vec<ScoredTurn>| {
-            let scores = TurnScores { teacher: "t".into(), turns: scored }.numbered(&turns)?;
-            Some(scores.iter().map(|scores| scores.turn).collect::<Vec<_>>())
+            let scores = by_t(scored).numbered(&turns, &SessionScores::default())?;
+            Ok(scores.iter().map(|scores| scores.turn).collect::<Vec<_>>())
         };
+        let of = |turn: u32, uid: Uid| scored(turn, uid, Vec::new());
         let uid = |at: usize| turns[at].about.uid;
-        assert_eq!(numbers(vec![scored(0, uid(0)), scored(1, uid(2)), scored(9, uid(1))]), Some(vec![0, 2, 1]));
-        assert_eq!(numbers(vec![scored(0, uid(0)), scored(1, Uid::unique())]), None);
+        assert_eq!(numbers(vec![of(0, uid(0)), of(1, uid(2)), of(9, uid(1))]), Ok(vec![0, 2, 1]));
+        assert_eq!(numbers(vec![of(0, uid(0)), of(1, Uid::unique())]), Err(SessionError::NoTurn));
+    }
+
+    #[test]
+    fn scores_take_no_column_away_unless_they_are_asked_again() {
+        let turns = turns();
+        let column = |name: &str, width: usize| Column::of_floats(name, &vec![-1.0; 2 * width]);
+        let mut stored = SessionScores::default();
+        let replace = |columns: &[Column], again: bool, stored: &SessionScores| {
+            let scores = TurnScores { again, ..by_t(vec![scored(1, turns[1].about.uid, columns.to_vec())]) };
+            scores.numbered(&turns, stored)
+        };
+        let first = replace(&[column("a", 2)], false, &stored).unwrap().swap_remove(0);
+        assert!(stored.set(Arc::new(first)).is_none());
+        for (columns, expected) in [
+            (vec![], Err(SessionError::OtherColumns)),
+            (vec![column("b", 2)], Err(SessionError::OtherColumns)),
+            (vec![column("a", 1)], Err(SessionError::OtherColumns)),
+            (vec![column("a", 2)], Ok(1)),
+            (vec![column("b", 1), column("a", 3)], Ok(1)),
+        ] {
+            assert_eq!(replace(&columns, false, &stored).map(|scores| scores.len()), expected, "{columns:?}");
+            assert_eq!(replace(&columns, true, &stored).map(|scores| scores.len()), Ok(1), "{columns:?}");
+        }
+        let other = TurnScores { teacher: "other".into(), ..by_t(vec![scored(1, turns[1].about.uid, Vec::new())]) };
+        assert!(other.numbered(&turns, &stored).is_ok(), "teachers have columns of their own");
     }
 }

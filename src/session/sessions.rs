@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
-use super::scores::{ScoredTurn, TurnScores};
+use super::scores::TurnScores;
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
 use super::state::{Frozen, Session, SessionError};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
@@ -181,17 +181,13 @@ impl Sessions {
     /// same teacher.
     ///
     /// # Errors
-    /// When the session is unknown or was removed, has no such turn, or the ledger did not confirm the scores.
-    pub async fn score(&self, name: &str, teacher: &Arc<str>, turns: Vec<ScoredTurn>) -> Result<Ack, SessionError> {
-        let scores = TurnScores { teacher: Arc::clone(teacher), turns };
+    /// When the session is unknown or was removed, has no such turn, the ledger did not confirm the scores, or the earlier ones have a
+    /// column that these lack: [`SessionError::OtherColumns`].
+    pub async fn score(&self, name: &str, scores: &TurnScores) -> Result<Ack, SessionError> {
         match &self.backend {
-            Backend::Local(store) => {
-                let session = self.existing(name)?;
-                let numbered = scores.numbered(session.state().forest.turns());
-                store.score(&session, numbered.ok_or(SessionError::NoTurn)?)
-            }
+            Backend::Local(store) => store.score(&*self.existing(name)?, scores),
             Backend::Shared(sharing) => {
-                let set = sharing.score(&name.into(), &scores).await;
+                let set = sharing.score(&name.into(), scores).await;
                 set.map_err(|error| self.unknown_or(name, error))?;
                 Ok(Ack::done())
             }

@@ -111,6 +111,9 @@ pub enum SessionError {
     /// The number of the turn may mean another turn: the shared ledger had lost entries.
     #[error("the numbers of its turns have changed; read them again, and send \"generation\": {0}")]
     OtherGeneration(u32),
+    /// Scores lack a column that other scores of the turn have got meanwhile.
+    #[error("another request has added columns to the scores of the same teacher")]
+    OtherColumns,
     /// Only the numbers of turns of shared sessions have generations.
     #[error("generation: sessions are not shared, see --ledger")]
     NoGenerations,

@@ -11,10 +11,9 @@ use tokio::time::Instant;
 use super::Sharing;
 use super::list_cache::entry;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
-use crate::session::scores::TurnScores;
 use crate::session::state::{Frozen, Session, SessionError};
 use crate::session::view::published_leaves;
-use crate::session::{RewardTarget, Turn, Uid};
+use crate::session::{RewardTarget, Turn, TurnScores, Uid};
 
 /// Paths that one append finishes.
 const PATHS: usize = 256;
@@ -72,11 +71,11 @@ impl Sharing {
     /// Adds the scores of turns by a teacher, in one append.
     ///
     /// # Errors
-    /// When the session was removed or lacks a turn, or the ledger did not confirm the scores.
+    /// When the session was removed or lacks a turn, stored scores have further columns, or the ledger did not confirm the scores.
     pub(in crate::session) async fn score(&self, name: &Arc<str>, scores: &TurnScores) -> Result<(), SessionError> {
         let plan = |session: &Arc<Session>, _: u64| {
             let state = session.state();
-            let numbered = scores.numbered(state.forest.turns()).ok_or(SessionError::NoTurn)?;
+            let numbered = scores.numbered(state.forest.turns(), &state.scores)?;
             let record = |scores| session.record(Change::Scored(Arc::new(scores)));
             let records = numbered.into_iter().map(record).collect();
             Ok(ChangePlan { records, finished: Vec::new(), result: () })

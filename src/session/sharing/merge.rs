@@ -304,7 +304,13 @@ impl Sharing {
             MissingChange::Incomplete => Change::Incomplete,
             MissingChange::ResponseDeleted(uid) => Change::ResponseDeleted { turn: id(*uid)? },
             MissingChange::Scored(uid, scores) => {
-                Change::Scored(Arc::new(Scores { turn: id(*uid)?, ..Scores::clone(scores) }))
+                let scores = Scores { turn: id(*uid)?, ..Scores::clone(scores) };
+                // later ones replaced them, or would lose a column
+                let is_replaced = |stored: &Arc<Scores>| stored.covers(&scores) || !scores.covers(stored);
+                if state.scores.get(&scores).is_some_and(is_replaced) {
+                    return None;
+                }
+                Change::Scored(Arc::new(scores))
             }
             MissingChange::Finished(uid) => {
                 let (leaf, turns) = (id(*uid)?, state.forest.next_id());

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Store;
 use crate::session::ledger::{Ack, Change};
 use crate::session::state::{Frozen, Session, SessionError};
-use crate::session::{Reward, RewardScope, Scores};
+use crate::session::{Reward, RewardScope, TurnScores};
 
 impl Store {
     /// Freezes a session. Without changes since the last frozen version it has no effect. Returns the last frozen version, and an ack that
@@ -69,18 +69,16 @@ impl Store {
     /// Adds the scores of turns, also of a frozen session: they do not belong to its versions. They replace earlier ones.
     ///
     /// # Errors
-    /// [`SessionError::EvictedSession`], [`SessionError::NoTurn`].
-    pub(in crate::session) fn score(&self, session: &Session, scores: Vec<Scores>) -> Result<Ack, SessionError> {
+    /// [`SessionError::EvictedSession`], [`SessionError::NoTurn`], [`SessionError::OtherColumns`].
+    pub(in crate::session) fn score(&self, session: &Session, scores: &TurnScores) -> Result<Ack, SessionError> {
         let (mut bytes, mut ack) = (0, Ack::done());
         {
             let mut state = session.state();
             if state.removed {
                 return Err(SessionError::EvictedSession);
             }
-            if scores.iter().any(|scores| scores.turn >= state.forest.next_id()) {
-                return Err(SessionError::NoTurn);
-            }
-            for scores in scores.into_iter().map(Arc::new) {
+            let numbered = scores.numbered(state.forest.turns(), &state.scores)?;
+            for scores in numbered.into_iter().map(Arc::new) {
                 bytes += state.score(Arc::clone(&scores));
                 // the log writes records in order, so the last one is written after the others
                 ack = self.log.append(session.record(Change::Scored(scores)));

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::session::forest::Forest;
 use crate::session::ledger::{Change, Record};
-use crate::session::{ScoredTurn, Sessions, StoreLimits, Turn, TurnMetadata, Uid};
+use crate::session::{ScoredTurn, Sessions, StoreLimits, Turn, TurnMetadata, TurnScores, Uid};
 
 /// Fails if `work` on 8,000 turns takes more than 8 times as long as on 2,000. Linear work takes 4 times as long, quadratic 16 times.
 fn assert_linear(work: impl Fn(u32)) {
@@ -123,9 +123,9 @@ fn scoring_the_turns_of_a_chain_is_linear() {
                 logprobs: [-1.0].into(),
                 columns: Vec::new(),
             };
-            let scores = chain.iter().map(scored).collect();
+            let scores = TurnScores { teacher: "t".into(), turns: chain.iter().map(scored).collect(), again: false };
             let store = restore(chain.into_iter(), std::iter::empty());
-            drop(runtime.block_on(store.score("s", &"t".into(), scores)).expect("the session has all turns"));
+            drop(runtime.block_on(store.score("s", &scores)).expect("the session has all turns"));
             let stored = store.session("s").expect("it was restored").scores("t", turns);
             assert_eq!(stored.len(), turns as usize);
         });

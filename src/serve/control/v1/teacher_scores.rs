@@ -21,12 +21,15 @@ use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::response::json_response;
-use crate::session::Row;
-use job::{Job, Wanted};
+use crate::session::{Row, ScoredTurn, SessionError, TurnScores};
+use job::{Demand, Job, Wanted};
 use teacher::Teacher;
 
 /// Rows that a teacher scores at the same time. Each is a prefill, of which an engine runs few at once.
 const CONCURRENT: usize = 8;
+
+/// The times that a path is asked, because other requests store further columns of it meanwhile.
+const ATTEMPTS: usize = 4;
 
 /// The bytes of the scores of one path, at most. They are in memory until all have arrived, and are one change of the shared ledger.
 const MOST_BYTES: usize = 64 << 20;
@@ -128,20 +131,22 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
     let teacher = Teacher::find(proxy, &request.teacher, request.key.as_ref())?;
     let request = Arc::new(request);
     let (owned, asked, name) = (Arc::clone(proxy), Arc::clone(&request), Arc::clone(&teacher.name));
-    let (rows, unscored) = offload_export(move || {
+    let (rows, unscored, demand) = offload_export(move || {
         let rows = rows(&owned, &asked, &name)?;
+        let (mut unscored, mut demand) = (Vec::new(), Demand::default());
         // a turn is trained in one row, so none is asked twice
-        let is_unscored =
-            |row: &&Row| row.trained().any(|turn| wanted.lacks(turn, row.scores(turn).map(|scores| &**scores)));
-        let unscored: Vec<Row> = rows.iter().filter(is_unscored).cloned().collect();
-        unscored.iter().try_for_each(|row| check_size(row, wanted))?;
-        Ok::<_, Problem>((rows, unscored))
+        for (row, of_row) in rows.iter().filter_map(|row| Some((row, Demand::of(row, wanted)?))) {
+            check_size(row, of_row)?;
+            demand.add(of_row);
+            unscored.push(row.clone());
+        }
+        Ok::<_, Problem>((rows, unscored, demand))
     })
     .await?;
     let scored: HashMap<(Arc<str>, u32), usize> = if unscored.is_empty() {
         HashMap::new()
     } else {
-        teacher.check(proxy, wanted).await?;
+        teacher.check(proxy, demand).await?;
         run(proxy, &teacher, unscored, wanted).await?
     };
     let owned = Arc::clone(proxy);
@@ -188,15 +193,14 @@ fn wanted(proxy: &Proxy, request: &ScoreRequest) -> Result<Wanted, Problem> {
 }
 
 /// Refuses a row whose scores would be too large, before the teacher is asked.
-fn check_size(row: &Row, wanted: Wanted) -> Result<(), Problem> {
-    let bytes = wanted.bytes(row);
+fn check_size(row: &Row, Demand { bytes, .. }: Demand) -> Result<(), Problem> {
     if bytes <= MOST_BYTES {
         return Ok(());
     }
     let (session, leaf) = (row.session(), row.leaf());
     let message = format!(
         "the scores of path {leaf} of session {session:?} would take {bytes} bytes, and the most is {MOST_BYTES}: ask for a smaller \
-         top_logprobs, or for one kind of columns at a time"
+         top_logprobs or for fewer columns, with again if it has others"
     );
     Err(Problem::new(ErrorCode::TOO_LARGE, message))
 }
@@ -240,11 +244,8 @@ async fn run(
     let begin = |row: Row, tasks: &mut JoinSet<_>| {
         let (proxy, teacher) = (Arc::clone(proxy), teacher.clone());
         tasks.spawn(async move {
-            let tokens = match Job::new(&row, wanted) {
-                Some(job) => score_row(&proxy, &teacher, &row, job).await?,
-                None => 0,
-            };
-            Ok::<_, String>(((Arc::clone(row.session()), row.leaf()), tokens))
+            let name = (Arc::clone(row.session()), row.leaf());
+            Ok::<_, String>((name, score_row(&proxy, &teacher, row, wanted).await?))
         });
     };
     waiting.by_ref().take(CONCURRENT).for_each(|row| begin(row, &mut tasks));
@@ -274,10 +275,35 @@ async fn run(
     }
 }
 
-/// Scores one row, and returns the number of scored tokens. Its scores are stored once all of them have arrived.
-async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, mut job: Job) -> Result<usize, String> {
-    let (session, leaf) = (row.session(), row.leaf());
+/// Scores one row, and returns the number of scored tokens. Its scores are stored once all of them have arrived. If another request has
+/// stored further columns meanwhile, these are asked as well.
+async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wanted) -> Result<usize, String> {
+    let (session, leaf) = (Arc::clone(row.session()), row.leaf());
     let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
+    for _ in 0..ATTEMPTS {
+        let Some(job) = Job::new(&row, wanted) else { return Ok(0) };
+        let turns = ask(proxy, teacher, job).await.map_err(of_row)?;
+        let tokens = turns.iter().map(|turn| turn.logprobs.len()).sum();
+        let scores = TurnScores { teacher: Arc::clone(&teacher.name), turns, again: wanted.again };
+        match proxy.sessions.score(&session, &scores).await {
+            Ok(ack) => {
+                proxy.wait_written(ack).await;
+                return Ok(tokens);
+            }
+            Err(SessionError::OtherColumns) => {
+                let known = find(proxy, &session).map_err(|problem| of_row(problem.message))?;
+                row = known.scored_rows(&[row], &teacher.name).swap_remove(0);
+                let demand = Demand::of(&row, wanted).unwrap_or_default();
+                check_size(&row, demand).map_err(|problem| problem.message)?;
+            }
+            Err(error) => return Err(of_row(error.to_string())),
+        }
+    }
+    Err(of_row(SessionError::OtherColumns.to_string()))
+}
+
+/// Asks the teacher for the scores of a path.
+async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<ScoredTurn>, String> {
     // agents must not lock trainers out, so this does not wait for room
     let _memory = proxy.budget.insist(job.bytes());
     let policy = &proxy.generator.policy;
@@ -286,23 +312,19 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, row: &Row, mut job: Job) ->
         let query = job.query(&window);
         let _of_reply = proxy.budget.insist(query.bytes());
         let answer = teacher.client.call(Method::POST, score::PATH, Some(query.body())).await;
-        let (status, reply) = answer.map_err(|error| of_row(error.to_string()))?;
+        let (status, reply) = answer.map_err(|error| error.to_string())?;
         if !status.is_success() {
             let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
-            return Err(of_row(format!("the engine answered {status}: {text}")));
+            return Err(format!("the engine answered {status}: {text}"));
         }
-        let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await.map_err(of_row)?;
+        let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await?;
         let is_changed = label.replace(scores.label.clone()).is_some_and(|before| before != scores.label);
         if is_changed || *teacher.name == *TEACHER_SELF && policy.epoch() != epoch {
-            return Err(of_row("the weights changed while it was scored".to_owned()));
+            return Err("the weights changed while it was scored".to_owned());
         }
         on_body(BodyLength::Reply(reply.len()), || job.add(&window, &scores)).await;
     }
-    let scores = job.into_scores();
-    let tokens = scores.iter().map(|turn| turn.logprobs.len()).sum();
-    let stored = proxy.sessions.score(session, &teacher.name, scores).await;
-    proxy.wait_written(stored.map_err(|error| of_row(error.to_string()))?).await;
-    Ok(tokens)
+    Ok(job.into_scores())
 }
 
 /// The mismatch of a row, whose log ratios are added to `all`.

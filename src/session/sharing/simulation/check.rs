@@ -11,6 +11,7 @@ use super::clients::ClientTurn;
 use super::faults::Loss;
 use super::history::{History, Process};
 use super::plain::processes_agree_with_a_plain_store;
+use crate::columns::Column;
 use crate::session::ledger::{Change, ListOrder, Record};
 use crate::session::sharing::{FleetQuery, LoadedPath};
 use crate::session::view::{published_leaves, upwards};
@@ -58,6 +59,7 @@ pub(super) async fn check(history: &History) -> Result<(), String> {
     retries_replace_undelivered_turns_only(history, &lists)?;
     incomplete_sessions_are_marked(history, &lists)?;
     logs_keep_turns_that_the_replica_lacks(history)?;
+    acknowledged_scores_are_kept(history, &lists)?;
     for list in &lists {
         prompts_are_whole(history, list)?;
         stream_has_each_leaf(history, list)?;
@@ -121,6 +123,32 @@ fn acknowledged_turns_are_listed_once(history: &History, lists: &[SessionEntries
             }
             0 | 1 => {}
             count => return Err(format!("a turn is listed {count} times: {turn:?}")),
+        }
+    }
+    Ok(())
+}
+
+/// The last scores of a turn have the columns of all acknowledged ones.
+fn acknowledged_scores_are_kept(history: &History, lists: &[SessionEntries]) -> Result<(), String> {
+    if matches!(history.settings.loss, Loss::Acknowledged | Loss::All) {
+        return Ok(());
+    }
+    for scored in &history.client_log.scored {
+        let is_deleted = |(name, ended): &(Arc<str>, Instant)| *name == scored.session && *ended >= scored.begun;
+        if history.client_log.deletes.iter().any(is_deleted) {
+            continue;
+        }
+        let list = lists.iter().find(|list| list.name == scored.session);
+        let turn = list.and_then(|list| list.turns().find(|turn| turn.about.uid == scored.turn));
+        let last = list.zip(turn).and_then(|(list, turn)| {
+            list.records.iter().rev().find_map(|(_, record)| match &record.change {
+                Change::Scored(scores) if scores.turn == turn.id => Some(scores),
+                _ => None,
+            })
+        });
+        let has = |name: &Box<str>| last.is_some_and(|last| Column::named(&last.columns, name).is_some());
+        if last.is_none() || !scored.columns.iter().all(has) {
+            return Err(format!("acknowledged scores are lost: {scored:?}; the last ones are {last:?}"));
         }
     }
     Ok(())

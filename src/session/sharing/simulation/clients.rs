@@ -12,9 +12,9 @@ use super::history::{Fleet, Settings};
 use super::random::Random;
 use crate::columns::Column;
 use crate::session::ledger::AppendError;
-use crate::session::scores::TurnScores;
 use crate::session::{
-    Call, Draft, Frozen, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Turn, TurnMetadata, Uid,
+    Call, Draft, Frozen, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Turn, TurnMetadata, TurnScores,
+    Uid,
 };
 
 /// A turn as its client knows it.
@@ -61,6 +61,15 @@ pub(super) struct Read {
     pub turns: Vec<Uid>,
 }
 
+/// Columns of scores that were acknowledged.
+#[derive(Debug, Clone)]
+pub(super) struct ScoredColumns {
+    pub session: Arc<str>,
+    pub turn: Uid,
+    pub columns: Vec<Box<str>>,
+    pub begun: Instant,
+}
+
 /// A frozen version as it was read: its rows as tokens and masks.
 pub(super) type Rows = Vec<(Vec<u32>, Vec<bool>)>;
 
@@ -71,6 +80,7 @@ pub(super) struct ClientLog {
     pub reads: Vec<Read>,
     pub frozen: Vec<(Arc<str>, Uid, u32, Rows)>,
     pub deleted: Vec<Deletion>,
+    pub scored: Vec<ScoredColumns>,
     /// Sessions that were marked as incomplete, and the processes that did it, by their numbers of all processes so far.
     pub incomplete: Vec<(Arc<str>, usize)>,
     /// The names of all sessions that a client asked to delete, and when the request ended.
@@ -95,7 +105,7 @@ pub(super) async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Ran
             7 => client.freeze_around_failover().await,
             8 => client.delete_during_partition(&mut random).await,
             9 => client.retry(turns, &mut random).await,
-            10 => score(&store, &session, &mut random).await,
+            10 => client.score(&store, &mut random).await,
             _ => client.call((process, &store), turns, &mut random).await,
         }
     }
@@ -277,6 +287,46 @@ impl Client<'_> {
         }
     }
 
+    /// Asks a teacher for some columns of a turn, and for those that are stored. If another request stores further columns meanwhile, asks
+    /// for these as well.
+    async fn score(&self, store: &Arc<Sessions>, random: &mut Random) {
+        let begun = Instant::now();
+        let Some(session) = store.session(self.session) else { return };
+        let count = session.state().forest.turns().len();
+        let Some(uid) = session.state().forest.turns().get(random.index(count.max(1))).map(|turn| turn.about.uid)
+        else {
+            return;
+        };
+        let asked: Vec<&str> = SCORE_COLUMNS.into_iter().filter(|_| random.chance(400)).collect();
+        loop {
+            let Some(session) = store.session(self.session) else { return };
+            // its number may have changed
+            let turn = session.state().forest.turns().iter().find(|turn| turn.about.uid == uid).cloned();
+            let Some(turn) = turn else { return };
+            let stored = session.scores("t", u32::MAX).remove(&turn.id);
+            let is_stored =
+                |name: &str| stored.as_ref().is_some_and(|scores| Column::named(&scores.columns, name).is_some());
+            let names = SCORE_COLUMNS.into_iter().filter(|name| asked.contains(name) || is_stored(name));
+            let columns: Vec<Column> = names.map(|name| Column::of_floats(name, &scores_of(&turn))).collect();
+            let columns_of = columns.iter().map(|column| column.name.clone()).collect();
+            let scored = ScoredTurn { turn: turn.id, uid, logprobs: scores_of(&turn).into(), columns };
+            // while the teacher answers, other requests store theirs
+            sleep(Duration::from_millis(random.below(1500))).await;
+            let scores = TurnScores { teacher: "t".into(), turns: vec![scored], again: false };
+            match store.sharing().score(self.session, &scores).await {
+                Ok(()) => {
+                    let session = Arc::clone(self.session);
+                    let scored = ScoredColumns { session, turn: uid, columns: columns_of, begun };
+                    return self.fleet.client_log.borrow_mut().scored.push(scored);
+                }
+                Err(SessionError::OtherColumns) => {}
+                // the session may be another one of this name by now, or have lost the turn
+                Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
     async fn delete(&self, (process, store): (usize, &Arc<Sessions>), random: &mut Random) {
         let (fleet, name) = (self.fleet, self.session);
         let sharing = store.sharing();
@@ -329,36 +379,16 @@ async fn reward(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
     match sharing.reward(name, RewardTarget { scope, generation: None }, value).await {
         Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
         Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
-        Err(error @ (SessionError::NoVersion | SessionError::Unknown | SessionError::NoGenerations)) => {
-            panic!("{error}")
-        }
+        Err(error) => panic!("{error}"),
     }
 }
+
+/// The columns that the requests of clients differ in.
+const SCORE_COLUMNS: [&str; 3] = ["one", "two", "three"];
 
 /// The scores of a turn, by which [`check`](super::check) recognises it under any number.
 pub(super) fn scores_of(turn: &Turn) -> Vec<f32> {
     turn.response.iter().map(|id| -f64::from(*id) as f32).collect()
-}
-
-async fn score(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
-    let Some(session) = store.session(name) else { return };
-    let scored = {
-        let state = session.state();
-        let turns = state.forest.turns();
-        if turns.is_empty() {
-            return;
-        }
-        let turn = &turns[random.index(turns.len())];
-        let (uid, logprobs) = (turn.about.uid, scores_of(turn).into());
-        let column = Column::of_floats("teacher_column", &scores_of(turn));
-        ScoredTurn { turn: turn.id, uid, logprobs, columns: vec![column] }
-    };
-    let scores = TurnScores { teacher: "t".into(), turns: vec![scored] };
-    match store.sharing().score(name, &scores).await {
-        // the session may be another one of this name by now, or have lost the turn
-        Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
-        Err(error) => panic!("{error}"),
-    }
 }
 
 async fn read(fleet: &Fleet, (process, store): (usize, &Arc<Sessions>), name: &Arc<str>) {

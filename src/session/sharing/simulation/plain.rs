@@ -6,9 +6,10 @@ use super::check::SessionEntries;
 use super::clients::{rows, scores_of};
 use super::faults::Loss;
 use super::history::History;
+use crate::columns::Column;
 use crate::session::ledger::Change;
 use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Draft, Scores, Session, TurnMetadata};
+use crate::session::{Call, Draft, ScoredTurn, Scores, Session, TurnMetadata, TurnScores};
 
 /// Everything of a session that an export shows.
 #[derive(Debug, PartialEq)]
@@ -17,8 +18,8 @@ struct Export {
     rewards: Vec<Vec<Option<Arc<serde_json::Value>>>>,
     incomplete: bool,
     finished: Vec<(u32, u32)>,
-    /// By turn.
-    scores: Vec<(u32, Vec<f32>)>,
+    /// By turn: the logprobs, and the names of the columns.
+    scores: Vec<(u32, Vec<f32>, Vec<Box<str>>)>,
     causes: Vec<crate::session::Cause>,
 }
 
@@ -26,7 +27,10 @@ fn export(session: &Session) -> Export {
     let state = session.state();
     let (frozen, incomplete) = (state.frozen.len(), state.incomplete.is_some());
     let finished = state.finished.iter().map(|path| (path.leaf, path.trained_from)).collect();
-    let of_turn = |scores: &Arc<Scores>| (scores.turn, scores.logprobs.to_vec());
+    let of_turn = |scores: &Arc<Scores>| {
+        let names = scores.columns.iter().map(|column| column.name.clone()).collect();
+        (scores.turn, scores.logprobs.to_vec(), names)
+    };
     let scores = state.scores.all().map(of_turn).collect();
     let causes = state.forest.turns().iter().map(|turn| turn.about.cause).collect();
     drop(state);
@@ -87,10 +91,17 @@ pub(super) async fn processes_agree_with_a_plain_store(
                     let session = session.ok_or_else(|| format!("{name}: scores before the first turn"))?;
                     let turn = session.turn(scores.turn).ok_or_else(|| format!("{name}: scores of no turn"))?;
                     let expected = scores_of(&turn);
-                    if scores.logprobs[..] != expected || scores.columns[0].floats().as_ref() != Some(&expected) {
+                    let is_other = |column: &Column| column.floats().as_ref() != Some(&expected);
+                    if scores.logprobs[..] != expected || scores.columns.iter().any(is_other) {
                         return Err(format!("{name}: entry {at} has the scores of another turn than {turn:?}"));
                     }
-                    plain.memory().score(&session, vec![Scores::clone(scores)]).map_err(|error| error.to_string())?;
+                    let (turn, uid) = (turn.id, turn.about.uid);
+                    let (logprobs, columns) = (scores.logprobs.clone(), scores.columns.clone());
+                    let turns = vec![ScoredTurn { turn, uid, logprobs, columns }];
+                    let scores = TurnScores { teacher: Arc::clone(&scores.teacher), turns, again: false };
+                    // no client asks again, so no entry takes a column away
+                    let set = plain.memory().score(&session, &scores);
+                    set.map_err(|error| format!("{name}: entry {at} has scores, but {error}"))?;
                 }
                 Change::Incomplete => plain.mark_incomplete(name),
                 Change::Finished { .. } => {}

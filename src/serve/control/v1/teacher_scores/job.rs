@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::columns::{
-    Column, NumberType, Shape, TEACHER_LOGPROBS, TEACHER_LOGPROBS_OF_TOP_IDS, TEACHER_TOP_COLUMNS, TOP_COLUMNS,
-    top_columns,
+    Column, NumberType, Shape, TEACHER_LOGPROBS_OF_TOP_IDS, TEACHER_TOP_COLUMNS, TOP_COLUMNS, top_columns,
 };
 use crate::engine::sglang::score::{ScoreQuery, TokenScores};
-use crate::session::{Row, ScoredTurn, Step, Turn, Uid};
+use crate::session::{Row, ScoredTurn, Turn, Uid};
 
 /// The logprobs of one reply, at most, unless a single token has more: 9 MB of JSON. The candidates of a request are those of all its tokens,
 /// so that fewer tokens in a request are fewer logprobs in all.
@@ -28,24 +27,68 @@ pub(super) struct Wanted {
     pub(super) is_self: bool,
 }
 
+/// The columns of the scores of a turn, besides the logprobs of its sampled tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct AskedColumns {
+    /// The number of the teacher's likeliest tokens at each sampled one.
+    top: u32,
+    /// The teacher's logprobs of the student's likeliest tokens.
+    of_top_ids: bool,
+}
+
 impl Wanted {
-    /// Whether a turn that has these scores lacks some of it.
-    pub(super) fn lacks(self, turn: &Turn, scores: Option<&[Column]>) -> bool {
-        let Some(scores) = scores.filter(|_| !self.again) else { return true };
-        top_width(scores) < self.top
-            || self.of_top_ids
-                && Column::named(scores, TEACHER_LOGPROBS_OF_TOP_IDS).is_none()
-                && top_ids(turn).is_some()
+    /// The columns to ask for a turn that has these scores; `None` if it lacks none. Columns that it has are asked again with those that it
+    /// lacks, because the weights of the teacher may have changed since.
+    pub(super) fn columns(self, turn: &Turn, scores: Option<&[Column]>) -> Option<AskedColumns> {
+        let stored = scores.filter(|_| !self.again);
+        let known = stored.map(AskedColumns::of).unwrap_or_default();
+        let of_top_ids = (self.of_top_ids || known.of_top_ids) && top_ids(turn).is_some();
+        let asked = AskedColumns { top: self.top.max(known.top), of_top_ids };
+        (stored.is_none() || asked != known).then_some(asked)
+    }
+}
+
+impl AskedColumns {
+    /// Those that scores have.
+    fn of(scores: &[Column]) -> Self {
+        let of_top_ids = Column::named(scores, TEACHER_LOGPROBS_OF_TOP_IDS).is_some();
+        Self { top: top_width(scores), of_top_ids }
     }
 
-    /// The bytes of the scores of the turns of a row that are to be scored.
-    pub(super) fn bytes(self, row: &Row) -> usize {
-        let of_turn = |turn: &Turn| {
-            let top_ids = top_ids(turn).filter(|_| self.of_top_ids).map_or(0, |ids| ids.data.len());
-            turn.response.len() * (4 + 8 * self.top as usize) + top_ids
-        };
-        let scores = |turn: &Turn| row.scores(turn).map(|scores| &**scores);
-        row.trained().filter(|turn| self.lacks(turn, scores(turn))).map(|turn| of_turn(turn)).sum()
+    /// The bytes of the scores of a turn.
+    fn bytes(self, turn: &Turn) -> usize {
+        let top_ids = top_ids(turn).filter(|_| self.of_top_ids).map_or(0, |ids| ids.data.len());
+        turn.response.len() * (4 + 8 * self.top as usize) + top_ids
+    }
+}
+
+/// What the turns of a row that are to be scored need of the teacher.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Demand {
+    /// The bytes of the scores.
+    pub(super) bytes: usize,
+    /// The number of likeliest tokens at a token, at most.
+    pub(super) top: u32,
+    /// Whether the logprobs of the student's likeliest tokens are asked.
+    pub(super) of_top_ids: bool,
+}
+
+impl Demand {
+    /// `None` if no turn is to be scored.
+    pub(super) fn of(row: &Row, wanted: Wanted) -> Option<Self> {
+        let mut demand: Option<Self> = None;
+        for turn in row.trained() {
+            let Some(asked) = wanted.columns(turn, row.scores(turn).map(|scores| &**scores)) else { continue };
+            let AskedColumns { top, of_top_ids } = asked;
+            demand.get_or_insert_default().add(Self { bytes: asked.bytes(turn), top, of_top_ids });
+        }
+        demand
+    }
+
+    /// Adds that of another row.
+    pub(super) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        (self.top, self.of_top_ids) = (self.top.max(other.top), self.of_top_ids || other.of_top_ids);
     }
 }
 
@@ -77,6 +120,7 @@ pub(super) struct Job {
     /// The tokens up to the last sampled one that is asked.
     ids: Vec<u32>,
     turns: Vec<AskedTurn>,
+    /// The number of likeliest tokens of its requests: the most that a turn asks.
     top: u32,
     /// The adapter of its turns.
     adapter: Option<Arc<str>>,
@@ -89,10 +133,10 @@ struct AskedTurn {
     uid: Uid,
     /// Its sampled tokens in the path.
     tokens: Range<usize>,
+    /// The number of the teacher's likeliest tokens.
+    top: u32,
     /// The ids of the student's likeliest tokens, if their logprobs are asked.
     top_ids: Option<Column>,
-    /// The scores that the turn has and keeps.
-    stored: Vec<Column>,
     found: TokenScores,
 }
 
@@ -107,7 +151,7 @@ impl Job {
     /// The trained turns of a row that lack scores, and have the adapter of the first one. `None` if no token before them gives them a logprob.
     pub(super) fn new(row: &Row, wanted: Wanted) -> Option<Self> {
         let path = row.path();
-        let mut job = Self { ids: Vec::with_capacity(path.len()), turns: Vec::new(), top: wanted.top, adapter: None };
+        let mut job = Self { ids: Vec::with_capacity(path.len()), turns: Vec::new(), top: 0, adapter: None };
         for step in &path.steps {
             job.ids.extend_from_slice(&step.turn.prompt);
             let start = job.ids.len();
@@ -115,14 +159,15 @@ impl Job {
             let tokens = start..job.ids.len();
             // the first token of a path has no logprob
             let is_asked = step.trained && start > 0 && !tokens.is_empty();
-            if is_asked && wanted.lacks(&step.turn, step.scores.as_deref()) {
+            if is_asked && let Some(asked) = wanted.columns(&step.turn, step.scores.as_deref()) {
                 let adapter = adapter(&step.turn).filter(|_| wanted.is_self);
                 if job.turns.is_empty() {
                     job.adapter = adapter;
                 } else if job.adapter != adapter {
                     continue;
                 }
-                job.turns.push(AskedTurn::new(step, tokens, wanted));
+                job.top = job.top.max(asked.top);
+                job.turns.push(AskedTurn::new(&step.turn, tokens, asked));
             }
         }
         let end = job.turns.last().map(|turn| turn.tokens.end)?;
@@ -135,7 +180,7 @@ impl Job {
         let of_turn = |turn: &AskedTurn| {
             let top_ids = turn.top_ids.as_ref().map_or(0, |ids| ids.data.len());
             // the candidates of the windows are at most those ids
-            turn.tokens.len() * (4 + 8 * self.top as usize) * 2 + 3 * top_ids
+            turn.tokens.len() * (4 + 8 * turn.top as usize) * 2 + 3 * top_ids
         };
         4 * self.ids.len() + self.turns.iter().map(of_turn).sum::<usize>()
     }
@@ -163,8 +208,11 @@ impl Job {
             }
             let at = within.start - window.tokens.start..within.end - window.tokens.start;
             turn.found.logprobs.extend_from_slice(&scores.logprobs[at.clone()]);
-            turn.found.top_ids.extend_from_slice(&scores.top_ids[at.start * top..at.end * top]);
-            turn.found.top_logprobs.extend_from_slice(&scores.top_logprobs[at.start * top..at.end * top]);
+            for first in at.clone().map(|token| token * top) {
+                let likeliest = first..first + turn.top as usize;
+                turn.found.top_ids.extend_from_slice(&scores.top_ids[likeliest.clone()]);
+                turn.found.top_logprobs.extend_from_slice(&scores.top_logprobs[likeliest]);
+            }
             let rows = turn.top_ids.as_ref().and_then(Column::rows).unwrap_or_default();
             let rows = rows.into_iter().skip(within.start - turn.tokens.start);
             for (token, row) in at.zip(rows) {
@@ -178,30 +226,22 @@ impl Job {
 
     /// The scores of its turns, once all windows are added.
     pub(super) fn into_scores(self) -> Vec<ScoredTurn> {
-        let top = self.top;
-        self.turns.into_iter().map(|turn| turn.into_scores(top)).collect()
+        self.turns.into_iter().map(AskedTurn::into_scores).collect()
     }
 }
 
 impl AskedTurn {
-    fn new(step: &Step, tokens: Range<usize>, wanted: Wanted) -> Self {
-        let turn = &step.turn;
-        Self {
-            id: turn.id,
-            uid: turn.about.uid,
-            tokens,
-            top_ids: top_ids(turn).filter(|_| wanted.of_top_ids).cloned(),
-            stored: step.scores.as_deref().filter(|_| !wanted.again).unwrap_or_default().to_vec(),
-            found: TokenScores::default(),
-        }
+    fn new(turn: &Turn, tokens: Range<usize>, asked: AskedColumns) -> Self {
+        let AskedColumns { top, of_top_ids } = asked;
+        let top_ids = top_ids(turn).filter(|_| of_top_ids).cloned();
+        Self { id: turn.id, uid: turn.about.uid, tokens, top, top_ids, found: TokenScores::default() }
     }
 
-    /// Its scores. Stored columns that were not asked are kept, and so are more likeliest tokens than were asked.
-    fn into_scores(self, top: u32) -> ScoredTurn {
+    fn into_scores(self) -> ScoredTurn {
         let TokenScores { logprobs, top_ids, top_logprobs, candidates, .. } = self.found;
         let mut columns = Vec::new();
-        if top > top_width(&self.stored) {
-            let counts = vec![top; logprobs.len()];
+        if self.top > 0 {
+            let counts = vec![self.top; logprobs.len()];
             columns.extend(top_columns(TEACHER_TOP_COLUMNS, &counts, &top_ids, &top_logprobs).into_iter().flatten());
         }
         if let Some(ids) = self.top_ids {
@@ -210,11 +250,6 @@ impl AskedTurn {
             let data: Vec<u8> = ids.data[..heads].iter().copied().chain(nats).collect();
             let name = TEACHER_LOGPROBS_OF_TOP_IDS.into();
             columns.push(Column { name, number: NumberType::F32, data: data.into(), ..ids });
-        }
-        for column in self.stored {
-            if *column.name != *TEACHER_LOGPROBS && Column::named(&columns, &column.name).is_none() {
-                columns.push(column);
-            }
         }
         ScoredTurn { turn: self.id, uid: self.uid, logprobs: logprobs.into(), columns }
     }
@@ -260,15 +295,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::session::TurnMetadata;
 
     /// A turn with these tokens, at each of which the student's likeliest tokens are given.
-    fn asked(tokens: Range<usize>, rows: &[Vec<u32>]) -> AskedTurn {
+    fn asked(tokens: Range<usize>, rows: &[Vec<u32>], top: u32) -> AskedTurn {
         let counts: Vec<u32> = rows.iter().map(|row| u32::try_from(row.len()).unwrap()).collect();
         let ids = rows.concat();
         let columns = top_columns(TOP_COLUMNS, &counts, &ids, &vec![-1.0; ids.len()]);
         let top_ids = columns.map(|[ids, _]| ids);
-        let (stored, found) = (Vec::new(), TokenScores::default());
-        AskedTurn { id: 0, uid: Uid::unique(), tokens, top_ids, stored, found }
+        AskedTurn { id: 0, uid: Uid::unique(), tokens, top, top_ids, found: TokenScores::default() }
     }
 
     /// The reply of a teacher whose logprob of token `id` at `position` is a number of both.
@@ -300,8 +335,10 @@ mod tests {
             let turns: Vec<AskedTurn> = turns.iter().map(|(prompt, rows)| {
                 let tokens = start + prompt..start + prompt + rows.len();
                 start = tokens.end;
-                asked(tokens, rows)
+                // turns ask for different numbers
+                asked(tokens, rows, top.min(u32::try_from(rows.len()).unwrap() - 1))
             }).collect();
+            let top = turns.iter().map(|turn| turn.top).max().unwrap();
             let found = windows(&turns, top as usize, most);
             prop_assert!(found.is_sorted_by(|one, next| one.tokens.end <= next.tokens.start));
             for turn in &turns {
@@ -328,15 +365,15 @@ mod tests {
                 let exact = |at: usize, id: u32| -(at as f32) - id as f32 / 1024.0;
                 let logprobs: Vec<f32> = turn.tokens.clone().map(|at| exact(at, path[at])).collect();
                 prop_assert_eq!(&turn.found.logprobs, &logprobs);
-                let tops: Vec<f32> = turn.tokens.clone().flat_map(|at| (0..top).map(move |id| exact(at, id))).collect();
+                let tops: Vec<f32> = turn.tokens.clone().flat_map(|at| (0..turn.top).map(move |id| exact(at, id))).collect();
                 prop_assert_eq!(&turn.found.top_logprobs, &tops);
                 let rows = turn.top_ids.as_ref().and_then(Column::rows).unwrap_or_default();
                 let of_top: Vec<f32> =
                     turn.tokens.clone().zip(rows).flat_map(|(at, row)| ids(row).map(move |id| exact(at, id))).collect();
                 prop_assert_eq!(&turn.found.candidates, &of_top);
             }
-            let top_ids: Vec<Option<Column>> = job.turns.iter().map(|turn| turn.top_ids.clone()).collect();
-            for (scored, ids) in job.into_scores().into_iter().zip(top_ids) {
+            let asked: Vec<(Option<Column>, u32)> = job.turns.iter().map(|turn| (turn.top_ids.clone(), turn.top)).collect();
+            for (scored, (ids, top)) in job.into_scores().into_iter().zip(asked) {
                 let of_top = Column::named(&scored.columns, TEACHER_LOGPROBS_OF_TOP_IDS);
                 prop_assert_eq!(of_top.map(|column| &column.shape), ids.as_ref().map(|ids| &ids.shape));
                 prop_assert!(of_top.is_none_or(|column| column.rows().is_some()));
@@ -346,27 +383,40 @@ mod tests {
     }
 
     #[test]
-    fn stored_columns_are_kept_and_not_narrowed() {
+    fn stored_columns_are_asked_with_those_that_lack() {
         let top = |width: u32| {
             let ids: Vec<u32> = (0..2 * width).collect();
             top_columns(TEACHER_TOP_COLUMNS, &[width, width], &ids, &vec![-1.0; ids.len()]).unwrap()
         };
         let of_top = Column { name: TEACHER_LOGPROBS_OF_TOP_IDS.into(), ..top(1)[1].clone() };
-        let found = |width: u32| TokenScores {
-            logprobs: vec![-1.0, -2.0],
-            top_ids: vec![7; 2 * width as usize],
-            top_logprobs: vec![-3.0; 2 * width as usize],
-            candidates: Vec::new(),
-            label: None,
+        let about = TurnMetadata {
+            columns: top_columns(TOP_COLUMNS, &[1, 1], &[4, 5], &[-1.0, -1.0]).unwrap().into(),
+            ..TurnMetadata::default()
         };
-        let scored = |stored: &[Column], width: u32| {
-            let turn = AskedTurn { stored: stored.to_vec(), found: found(width), ..asked(1..3, &[]) };
-            turn.into_scores(width).columns
+        let turn = Turn {
+            id: 0,
+            parent: None,
+            prompt: [1].into(),
+            response: [2, 3].into(),
+            logprobs: [-1.0; 2].into(),
+            entropy: [0.5; 2].into(),
+            about,
         };
-        let stored = [&[Column::of_floats(TEACHER_LOGPROBS, &[-5.0, -5.0]), of_top.clone()], &top(3)[..]].concat();
-        assert_eq!(scored(&stored, 0).len(), 3, "the logprobs are those found now");
-        assert_eq!(scored(&stored, 2)[1..], top(3));
-        assert_eq!((top_width(&scored(&stored, 4)), scored(&stored, 4).len()), (4, 3));
-        assert_eq!(scored(&[], 0), []);
+        let wanted = |top: u32, of_top_ids: bool| Wanted { again: false, top, of_top_ids, is_self: false };
+        let columns = |wanted: Wanted, stored: &[&[Column]]| {
+            let stored = stored.concat();
+            wanted.columns(&turn, Some(&stored)).map(|AskedColumns { top, of_top_ids }| (top, of_top_ids))
+        };
+        let (three, of_top) = (&top(3)[..], std::slice::from_ref(&of_top));
+        assert_eq!(columns(wanted(0, false), &[]), None);
+        assert_eq!(columns(wanted(3, true), &[three, of_top]), None);
+        assert_eq!(columns(wanted(2, false), &[three, of_top]), None, "fewer likeliest tokens do not replace more");
+        assert_eq!(columns(wanted(4, false), &[three, of_top]), Some((4, true)));
+        assert_eq!(columns(wanted(0, true), &[three]), Some((3, true)));
+        let again = Wanted { again: true, ..wanted(2, false) };
+        assert_eq!(columns(again, &[three, of_top]), Some((2, false)), "only what is asked");
+        let bare = Turn { about: TurnMetadata::default(), ..turn.clone() };
+        assert_eq!(wanted(0, true).columns(&bare, Some(&[])), None, "its student's likeliest tokens are not known");
+        assert_eq!(wanted(0, true).columns(&bare, None), Some(AskedColumns::default()));
     }
 }

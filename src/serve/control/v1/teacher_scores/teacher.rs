@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::Wanted;
+use super::job::Demand;
 use crate::config::{Secret, TEACHER_SELF};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::probe::{Probe, ProbeError};
@@ -67,7 +67,7 @@ impl Teacher {
     ///
     /// # Errors
     /// 409 for other tokens, 400 for too many likeliest tokens, 502 if the teacher fails.
-    pub(super) async fn check(&self, proxy: &Proxy, wanted: Wanted) -> Result<(), Problem> {
+    pub(super) async fn check(&self, proxy: &Proxy, demand: Demand) -> Result<(), Problem> {
         let is_self = *self.name == *TEACHER_SELF;
         let size = if is_self {
             proxy.upstream.borrow().vocab_size
@@ -76,10 +76,10 @@ impl Teacher {
             compared.map_err(|_| self.failed("no answer in time"))??
         };
         match size {
-            Some(size) if wanted.top > size => {
-                Err(Problem::bad_request(format!("top_logprobs: {} is above the vocabulary size {size}", wanted.top)))
+            Some(size) if demand.top > size => {
+                Err(Problem::bad_request(format!("top_logprobs: {} is above the vocabulary size {size}", demand.top)))
             }
-            None if wanted.of_top_ids && !is_self => Err(Problem::new(
+            None if demand.of_top_ids && !is_self => Err(Problem::new(
                 ErrorCode::TEACHER_MISMATCH,
                 format!(
                     "teacher {} does not report the size of its vocabulary, which logprobs_of_top_ids needs",
