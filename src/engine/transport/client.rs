@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -124,6 +124,24 @@ fn check(url: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!("{url}: its path must be normalised and percent-encoded, and be the last"))
+    }
+}
+
+/// The bytes of a reply to one of tokentap's own calls, at most, if the call has no lower limit.
+const MOST_REPLY_BYTES: usize = 64 << 20;
+
+/// The limits of the reply to one of tokentap's own calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplyLimits {
+    /// The bytes of its body.
+    pub bytes: usize,
+    /// The longest pause before its head and within it; it may take six times as long in total. `None` for no limit.
+    pub pause: Option<Duration>,
+}
+
+impl Default for ReplyLimits {
+    fn default() -> Self {
+        Self { bytes: MOST_REPLY_BYTES, pause: None }
     }
 }
 
@@ -298,7 +316,22 @@ impl Client {
     /// # Errors
     /// [`Failure`] when no whole reply came.
     pub async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<(StatusCode, Bytes), Failure> {
-        self.signed_call(method, path, body, self.api_key.clone()).await
+        self.limited_call(method, path, body, ReplyLimits::default()).await
+    }
+
+    /// The same within these limits.
+    ///
+    /// # Errors
+    /// [`Failure`] when no whole reply came, or one beyond the limits.
+    pub(crate) async fn limited_call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        limits: ReplyLimits,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let read = self.read_reply(method, path, body, self.api_key.clone(), limits);
+        within(limits.pause.map(|pause| 6 * pause), read).await
     }
 
     /// The key for an abort: the admin key, otherwise the client's key, otherwise tokentap's API key.
@@ -323,6 +356,17 @@ impl Client {
         body: Option<String>,
         key: Option<HeaderValue>,
     ) -> Result<(StatusCode, Bytes), Failure> {
+        self.read_reply(method, path, body, key, ReplyLimits::default()).await
+    }
+
+    async fn read_reply(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        key: Option<HeaderValue>,
+        limits: ReplyLimits,
+    ) -> Result<(StatusCode, Bytes), Failure> {
         let is_json = body.is_some();
         self.check_target(path)?;
         let body = CallBody::Whole(body.map(Bytes::from).unwrap_or_default());
@@ -334,16 +378,35 @@ impl Client {
         if let Some(key) = key {
             headers.insert(header::AUTHORIZATION, key);
         }
-        let reply = self.exchange(&method, path, &headers, body).await?;
+        let reply = within(limits.pause, self.exchange(&method, path, &headers, body)).await?;
         self.breaker.connected();
         let status = reply.status();
-        let body = reply.into_body().collect().await?;
-        Ok((status, body.to_bytes()))
+        let (mut body, mut bytes) = (reply.into_body(), BytesMut::new());
+        while let Some(frame) = within(limits.pause, async { Ok(body.frame().await.transpose()?) }).await? {
+            let Ok(data) = frame.into_data() else { continue };
+            if data.len() > limits.bytes - bytes.len() {
+                // the connection closes with the rest of the body
+                return Err(Failure::Broken(format!("its reply is larger than {} bytes", limits.bytes)));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok((status, bytes.freeze()))
+    }
+}
+
+/// Runs an operation within a time limit, if there is one.
+async fn within<T>(limit: Option<Duration>, operation: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    match limit {
+        Some(limit) => tokio::time::timeout(limit, operation).await.unwrap_or(Err(Failure::Timeout)),
+        None => operation.await,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -364,17 +427,67 @@ mod tests {
         }
     }
 
+    /// A client of a server that sends these pieces after any request, each after the pause.
+    async fn client_of(pieces: Vec<Vec<u8>>, pause: Duration) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await.unwrap();
+            for piece in pieces {
+                tokio::time::sleep(pause).await;
+                // fails if the client has left
+                let _ = stream.write_all(&piece).await;
+            }
+            std::future::pending::<()>().await;
+        });
+        Client::try_new(&url, SETTINGS).unwrap()
+    }
+
+    fn reply_of(bytes: usize) -> Vec<Vec<u8>> {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n").into_bytes();
+        std::iter::once(head).chain(vec![b" ".to_vec(); bytes]).collect()
+    }
+
+    #[tokio::test]
+    async fn reply_beyond_the_limit_of_bytes_is_not_read() {
+        for (bytes, fits) in [(10, true), (11, false)] {
+            let client = client_of(reply_of(bytes), Duration::ZERO).await;
+            let limits = ReplyLimits { bytes: 10, pause: None };
+            let read = client.limited_call(Method::GET, "/a", None, limits).await;
+            match read {
+                Ok((status, body)) => assert!(fits && status == 200 && body.len() == bytes),
+                Err(error) => assert!(!fits && error.to_string().contains("larger than 10 bytes"), "{error}"),
+            }
+        }
+    }
+
+    /// The clock is real, as the connection is.
+    #[tokio::test]
+    async fn reply_may_pause_and_take_six_times_as_long_in_total() {
+        let limit = Duration::from_millis(200);
+        for (pause, bytes, ends) in [(10 * limit, 1, false), (Duration::ZERO, 10, true), (limit / 2, 20, false)] {
+            let client = client_of(reply_of(bytes), pause).await;
+            let limits = ReplyLimits { pause: Some(limit), ..ReplyLimits::default() };
+            let read = client.limited_call(Method::GET, "/a", None, limits).await;
+            assert_eq!(read.is_ok(), ends, "{pause:?} before each of {bytes} bytes: {read:?}");
+            assert!(ends || matches!(read, Err(Failure::Timeout)), "{read:?}");
+        }
+    }
+
+    const SETTINGS: ClientSettings<'_> = ClientSettings {
+        api_key: None,
+        admin_key: None,
+        connect_timeout: Duration::from_secs(1),
+        pool_idle_timeout: Duration::from_secs(1),
+        breaker_failures: 0,
+        ca: None,
+    };
+
     #[tokio::test]
     async fn target_that_would_leave_the_base_path_is_refused() {
-        let settings = ClientSettings {
-            api_key: None,
-            admin_key: None,
-            connect_timeout: Duration::from_secs(1),
-            pool_idle_timeout: Duration::from_secs(1),
-            breaker_failures: 0,
-            ca: None,
-        };
-        let client = Client::try_new("http://127.0.0.1:1/a/b", settings).unwrap();
+        let client = Client::try_new("http://127.0.0.1:1/a/b", SETTINGS).unwrap();
         for target in ["/../c", "/%2e%2e/c", "/..", "c", "", "/a/b/../../c", "//../c"] {
             let sent = client.call(Method::GET, target, None).await;
             assert!(matches!(sent, Err(Failure::Target(_))), "{target}: {sent:?}");
