@@ -644,12 +644,14 @@ mod tests {
             ..fake::bare_turn(1)
         };
         let reward = Change::Reward { scope: RewardScope::Leaf(1), reward: Arc::new(1.5.into()), version: 2 };
-        let written =
-            [Change::Turn(Arc::new(turn)), reward, Change::Evicted].map(|change| bytes(&fake::record("s", change)));
+        let (teacher, logprobs, columns) = ("t".into(), [-1.5, 0.0].into(), columns(3));
+        let scored = Change::Scored(Arc::new(Scores { turn: 300, teacher, logprobs, columns }));
+        let written = [Change::Turn(Arc::new(turn)), reward, Change::Evicted, scored]
+            .map(|change| bytes(&fake::record("s", change)));
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([349, 28, 21], [4_260_808_789, 2_431_479_641, 1_891_510_775]),
+            ([349, 28, 21, 82], [4_260_808_789, 2_431_479_641, 1_891_510_775, 1_306_131_676]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places
