@@ -38,7 +38,7 @@ pub use load::{Invalid, load};
 pub use provenance::{Setting, Value};
 pub use sessions::{ArchiveConfig, FsyncPolicy, LedgerConfig, SessionConfig, SessionSource, ThinkIds};
 pub use slices::{CudaDevice, EntropyBackend, ShmConfig, SliceConfig};
-pub use teachers::{SELF as TEACHER_SELF, Teacher};
+pub use teachers::{SELF as TEACHER_SELF, Teacher, host_and_port as teacher_host_and_port};
 pub use tls::{TlsConfig, TlsFiles};
 pub use units::{Secret, bytes, duration, server_url, without_credentials};
 
@@ -164,7 +164,7 @@ pub struct Config {
     /// A teacher, an SGLang server that scores recorded tokens: NAME=URL, and after it key=@FILE if it wants a key
     #[arg(long, env = "TOKENTAP_TEACHER", hide_env_values = true, value_name = "NAME=URL", value_delimiter = ',')]
     pub(crate) teacher: Vec<String>,
-    /// Hosts whose engines a request of the control port may name as a teacher by a URL: names or addresses; .example.com allows every subdomain
+    /// Hosts whose engines a request of the control port may name as a teacher by a URL: names or addresses, with every port, or as HOST:PORT with this one; .example.com allows every subdomain
     #[arg(long, env = "TOKENTAP_TEACHER_HOST", value_name = "HOST", value_delimiter = ',')]
     pub teacher_host: Vec<String>,
     /// The teachers of that setting.

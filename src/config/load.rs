@@ -205,6 +205,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     for url in &mut config.engine {
         *url = server("--engine", url)?;
     }
+    teachers::check_hosts(&config.teacher_host).map_err(Invalid::Line)?;
     config.teachers = teachers::parse(&config.teacher).map_err(Invalid::Line)?;
     for teacher in &mut config.teachers {
         teacher.url = server(&format!("--teacher {}", teacher.name), &teacher.url)?;

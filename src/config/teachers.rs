@@ -1,4 +1,6 @@
-//! `--teacher`: the engines that score recorded tokens.
+//! `--teacher` and `--teacher-host`: the engines that score recorded tokens.
+
+use std::net::Ipv6Addr;
 
 use super::Secret;
 
@@ -49,9 +51,70 @@ pub(super) fn parse(items: &[String]) -> Result<Vec<Teacher>, String> {
     Ok(teachers)
 }
 
+/// The host of an item of `--teacher-host` without brackets, and its port: `HOST`, which is every port, or `HOST:PORT`. An IPv6 address with
+/// a port is in brackets. `None` for another form.
+#[must_use]
+pub fn host_and_port(item: &str) -> Option<(&str, Option<u16>)> {
+    let (host, port) = if item.parse::<Ipv6Addr>().is_ok() {
+        (item, "")
+    } else if let Some(rest) = item.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        host.parse::<Ipv6Addr>().ok()?;
+        (host, port)
+    } else {
+        let (host, port) = item.split_at(item.find(':').unwrap_or(item.len()));
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        host.bytes().any(|byte| byte != b'.').then_some(())?;
+        host.bytes().all(is_plain).then_some((host, port))?
+    };
+    if port.is_empty() {
+        return Some((host, None));
+    }
+    let digits = port.strip_prefix(':').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    Some((host, Some(digits.parse().ok().filter(|port| *port > 0)?)))
+}
+
+/// Checks the items of `--teacher-host`.
+///
+/// # Errors
+/// Error message if an item has another form.
+pub(super) fn check_hosts(items: &[String]) -> Result<(), String> {
+    match items.iter().find(|item| host_and_port(item).is_none()) {
+        Some(item) => Err(format!(
+            "--teacher-host: {item:?} is not HOST, .DOMAIN or HOST:PORT, without a scheme and a path; IPv6 with a port is [ADDRESS]:PORT"
+        )),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_has_every_port_or_one() {
+        for (item, expected) in [
+            ("a", ("a", None)),
+            ("10.0.0.2", ("10.0.0.2", None)),
+            (".teachers.svc", (".teachers.svc", None)),
+            (".teachers.svc:30000", (".teachers.svc", Some(30000))),
+            ("a_b-c.d:1", ("a_b-c.d", Some(1))),
+            ("::1", ("::1", None)),
+            ("[::1]", ("::1", None)),
+            ("[::1]:65535", ("::1", Some(65535))),
+        ] {
+            assert_eq!(host_and_port(item), Some(expected), "{item}");
+        }
+        for item in [
+            "", ".", ":1", "a:", "a:0", "a:65536", "a:x", "a:+1", "a:1:2", "http://a", "a/b", "[a]", "[::1", "[::1]1",
+            "[::1]:", "u@a",
+        ] {
+            assert_eq!(host_and_port(item), None, "{item}");
+            let error = check_hosts(&["a".to_owned(), item.to_owned()]).unwrap_err();
+            assert!(error.contains(&format!("{item:?} is not HOST")), "{error}");
+        }
+        assert_eq!(check_hosts(&["a".to_owned(), "a:1".to_owned()]), Ok(()));
+    }
 
     fn parsed(items: &[&str]) -> Result<Vec<(String, String, bool)>, String> {
         let items: Vec<String> = items.iter().map(|item| (*item).to_owned()).collect();

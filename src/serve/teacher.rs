@@ -1,6 +1,6 @@
 //! The clients of teachers: of those that the settings name, and of URLs in requests.
 
-use crate::config::{Config, Secret, server_url};
+use crate::config::{Config, Secret, server_url, teacher_host_and_port};
 use crate::engine::transport::client::{Client, ClientSettings};
 use crate::serve::host::Host;
 use crate::serve::problem::{ErrorCode, Problem};
@@ -32,7 +32,7 @@ pub(crate) fn client(config: &Config, url: &str, key: Option<&Secret>) -> Result
 /// client of the control port cannot have tokentap send requests to any machine that it reaches.
 ///
 /// # Errors
-/// 400 for a URL or a key that cannot be used, 403 for a host that `--teacher-host` does not list.
+/// 400 for a URL or a key that cannot be used, 403 for a host or port that `--teacher-host` does not list.
 pub(crate) fn at_url(config: &Config, url: &str, key: Option<&Secret>) -> Result<(String, Client), Problem> {
     let bad = |error: String| Problem::bad_request(format!("teacher: {error}"));
     if url.len() > LONGEST_URL {
@@ -41,11 +41,46 @@ pub(crate) fn at_url(config: &Config, url: &str, key: Option<&Secret>) -> Result
     let url = server_url(url).map_err(bad)?;
     let authority = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
     let host = Host::parse(authority).ok_or_else(|| bad(format!("{url} names no valid host")))?;
-    if !host.is_one_of(&config.teacher_host) {
+    let listed = config.teacher_host.iter().filter_map(|item| teacher_host_and_port(item));
+    let port = port(&url, authority);
+    let names: Vec<String> = listed
+        .filter(|(_, only)| only.is_none_or(|only| port == Some(only)))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    if !host.is_one_of(&names) {
         let message =
             format!("teacher: the host of {url} is not one of --teacher-host, or name the teacher by --teacher");
         return Err(Problem::new(ErrorCode::TEACHER_NOT_ALLOWED, message));
     }
     let client = client(config, &url, key).map_err(bad)?;
     Ok((url, client))
+}
+
+/// The port of a URL with this valid authority.
+fn port(url: &str, authority: &str) -> Option<u16> {
+    let after_address = authority.rsplit(']').next().unwrap_or_default();
+    match after_address.rsplit_once(':') {
+        Some((_, port)) if !port.is_empty() => port.parse().ok(),
+        _ => Some(if url.starts_with("https://") { 443 } else { 80 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_is_that_of_the_scheme_unless_it_is_given() {
+        for (url, expected) in [
+            ("http://a", 80),
+            ("https://a/b", 443),
+            ("http://a:", 80),
+            ("http://a:8000/b", 8000),
+            ("http://[::1]", 80),
+            ("https://[::1]:30000", 30000),
+        ] {
+            let authority = url.split_once("://").unwrap().1.split('/').next().unwrap();
+            assert_eq!(port(url, authority), Some(expected), "{url}");
+        }
+    }
 }
