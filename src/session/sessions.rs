@@ -177,6 +177,15 @@ impl Sessions {
         }
     }
 
+    /// The bytes of the scores of one call that the shared ledger is expected to confirm in time; `None` without a ledger.
+    #[must_use]
+    pub fn most_score_bytes(&self) -> Option<u64> {
+        match &self.backend {
+            Backend::Local(_) => None,
+            Backend::Shared(sharing) => Some(sharing.most_bytes()),
+        }
+    }
+
     /// Adds what a teacher gives for the sampled tokens of turns, also to a frozen session. They replace earlier ones of the
     /// same teacher.
     ///

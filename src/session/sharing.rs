@@ -108,6 +108,8 @@ pub(super) struct Sharing {
     is_fleet_unknown: AtomicBool,
     /// Until then replies do not wait for replicas, because these did not confirm in time.
     unreplicated_until: Mutex<Option<Instant>>,
+    /// Locked while scores are appended.
+    scoring: tokio::sync::Mutex<()>,
     /// Sessions that this process has deleted.
     deletions: Deletions,
     /// Incremented when the ledger has lost all data.
@@ -156,6 +158,7 @@ impl Sharing {
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
+            scoring: tokio::sync::Mutex::default(),
             deletions: Deletions::new(),
             losses: AtomicU64::new(0),
             fleet: Mutex::default(),

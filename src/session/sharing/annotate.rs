@@ -15,6 +15,9 @@ use crate::session::state::{Frozen, Session, SessionError};
 use crate::session::view::published_leaves;
 use crate::session::{RewardTarget, Turn, TurnScores, Uid};
 
+/// The bytes that the network and the ledger take in a second, at least: 64 Mbit/s.
+const BYTES_PER_SECOND: f64 = (8 << 20) as f64;
+
 /// Paths that one append finishes.
 const PATHS: usize = 256;
 
@@ -68,7 +71,16 @@ impl Sharing {
         self.change(name, true, plan).await
     }
 
-    /// Adds the scores of turns by a teacher, in one append.
+    /// The bytes of a change that the ledger is expected to confirm in time, as one append.
+    pub(in crate::session) fn most_bytes(&self) -> u64 {
+        let seconds = self.limits.timeout.as_secs_f64();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        let bytes = (seconds * BYTES_PER_SECOND) as u64;
+        bytes
+    }
+
+    /// Adds the scores of turns by a teacher, in one append. Changes with scores are appended one after the other: together they might all
+    /// take longer than the time limit, and the turns of agents would wait for all.
     ///
     /// # Errors
     /// When the session was removed or lacks a turn, stored scores have further columns, or the ledger did not confirm the scores.
@@ -80,6 +92,7 @@ impl Sharing {
             let records = numbered.into_iter().map(record).collect();
             Ok(ChangePlan { records, finished: Vec::new(), result: () })
         };
+        let _turn = self.scoring.lock().await;
         self.change(name, true, plan).await
     }
 
@@ -237,5 +250,42 @@ impl Session {
         leaves.retain(|leaf| !publication.has(*leaf));
         leaves.truncate(limit);
         (turns, leaves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::tests::{draft, shared};
+    use crate::session::{Call, ScoredTurn};
+
+    /// Eight rows of one request may be ready at the same time.
+    #[tokio::test(start_paused = true)]
+    async fn scores_wait_for_the_append_of_others_and_not_within_the_time_limit() {
+        let store = shared(&Arc::new(MemoryLedger::new()), Duration::MAX);
+        Call::new(Arc::clone(&store), "s".into()).commit(draft(&[1], &[2])).1.await.expect("it is confirmed");
+        let name: Arc<str> = "s".into();
+        let session = store.session("s").expect("it has a turn");
+        let uid = session.turn(0).expect("it has a turn").about.uid;
+        let scored = ScoredTurn { turn: 0, uid, logprobs: [-1.0].into(), columns: Vec::new() };
+        let scores = TurnScores { teacher: "t".into(), turns: vec![scored], again: false };
+        let sharing = store.sharing();
+        let other = sharing.scoring.lock().await;
+        let scoring = sharing.score(&name, &scores);
+        tokio::pin!(scoring);
+        let waits = tokio::time::timeout(10 * sharing.limits.timeout, &mut scoring).await;
+        assert!(waits.is_err(), "another append of scores is running: {waits:?}");
+        drop(other);
+        assert_eq!(scoring.await, Ok(()));
+        assert_eq!(store.session("s").expect("it has a turn").scores("t", 1).len(), 1);
+    }
+
+    #[test]
+    fn bytes_of_a_change_are_those_of_the_time_limit() {
+        let store = shared(&Arc::new(MemoryLedger::new()), Duration::MAX);
+        assert_eq!(store.most_score_bytes(), Some(16 << 20), "two seconds");
     }
 }
