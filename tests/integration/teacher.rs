@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use serde_json::{Value, json};
 use tokentap::demo::{Engine, EngineOptions, Position, SamplingParams};
@@ -15,6 +15,7 @@ use crate::grpc::client::trajectories;
 use crate::support::binary::output;
 use crate::support::client::{Answer, get, post};
 use crate::support::demo::{Demo, all_numbers, assert_close, ids};
+use crate::support::proxy::Proxy;
 use crate::support::upstream::{EngineProfile, FakeReply, Upstream, json_message};
 
 /// A second demo engine, whose weights are those of version 1.
@@ -505,6 +506,210 @@ async fn command_scores_by_a_url_on_a_listed_host() {
         control(&demo, "/v1/teacher-scores", &json!({"teacher": "self", "key": "secret", "sessions": ["s"]})).await;
     assert!(named.status == 400 && !named.text().contains("secret"), "{}", named.text());
     assert_eq!(seen.load(Ordering::Relaxed), before, "no request was sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listed_port_is_the_only_one_of_its_host() {
+    let (teacher, other) = (Teacher::start().await, Teacher::start().await);
+    let demo = demo_with(&["--teacher-host", &format!("{},localhost", teacher.addr)]).await;
+    conversation(&demo, "s").await;
+    let score = async |teacher: String| {
+        control(&demo, "/v1/teacher-scores", &json!({"teacher": teacher, "sessions": ["s"]})).await
+    };
+    let port = other.addr.port();
+    for (url, status) in [
+        (format!("http://{}", teacher.addr), 200),
+        (format!("http://{}", other.addr), 403),
+        ("http://127.0.0.1".to_owned(), 403),
+        (format!("http://localhost:{port}"), 200),
+    ] {
+        let answer = score(url.clone()).await;
+        assert_eq!(answer.status, status, "{url}: {}", answer.text());
+    }
+    let refused = output(&["serve", "--teacher-host", "http://a"]).await;
+    assert_eq!(refused.status.code(), Some(64));
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("\"http://a\" is not HOST"), "{error}");
+}
+
+/// The scores of the first sampled tokens under the weights of a version: the likeliest ones, and those of the student's likeliest.
+fn assert_one_state(engine: &Engine, export: &Answer, turns: &[(Vec<u32>, Vec<u32>, Vec<f64>)], version: u64) {
+    let expected: Vec<f64> =
+        turns.iter().flat_map(|(before, sampled, _)| truth(engine, before, sampled, version)).collect();
+    assert_close(&column(export).unwrap(), &expected, 1e-5, "the sampled tokens");
+    let contexts = turns
+        .iter()
+        .flat_map(|(before, sampled, _)| (0..sampled.len()).map(move |token| [before, &sampled[..token]].concat()));
+    let params = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
+    let all: Vec<Vec<f64>> = contexts
+        .map(|known| {
+            let distribution = engine.distribution(Position::from(&known[..]), &params, version);
+            distribution.iter().map(|probability| probability.ln()).collect()
+        })
+        .collect();
+    for (ids, logprobs) in [("teacher_top_ids", "teacher_top_logprobs"), ("top_ids", "teacher_logprobs_of_top_ids")] {
+        let (ids, logprobs) = (u32s(&values(export, ids).unwrap().1), floats(&values(export, logprobs).unwrap().1));
+        let width = ids.len() / all.len();
+        let truth: Vec<f64> = ids.iter().enumerate().map(|(at, id)| all[at / width][*id as usize]).collect();
+        assert_close(&logprobs, &truth, 1e-5, "the logprobs of further tokens");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn further_column_after_an_update_of_weights_is_of_the_same_weights_as_the_others() {
+    let demo = demo_with(&["--columns", "top_logprobs", "--top-logprobs", "4"]).await;
+    let turns = conversation(&demo, "s").await;
+    let score = async |options: Value| {
+        let mut request = json!({"teacher": "self", "sessions": ["s"]});
+        request.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let answer = control(&demo, "/v1/teacher-scores", &request).await;
+        assert_eq!((answer.status, &answer.json()["rows"][0]["scored"]), (200, &json!(12)), "{}", answer.text());
+    };
+    score(json!({"top_logprobs": 3})).await;
+    update(demo.direct).await;
+    score(json!({"logprobs_of_top_ids": true})).await;
+    let export = control(&demo, "/v1/samples", &json!({"sessions": ["s"], "format": "jsonl", "scores": "self"})).await;
+    assert_eq!(values(&export, "teacher_top_ids").unwrap().0, json!([3]), "the stored column is there");
+    assert_one_state(&demo.engine, &export, &turns, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn columns_of_requests_at_the_same_time_are_all_kept() {
+    let teacher = Teacher::start().await;
+    let (addr, paths, both) = (teacher.addr, AtomicUsize::new(0), Barrier::new(2));
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let slow = Upstream::start(profile, move |asked| {
+        let is_path = asked.json()["logprob_start_len"].is_number();
+        if is_path && paths.fetch_add(1, Ordering::Relaxed) < 2 {
+            // until the other request is here
+            tokio::task::block_in_place(|| both.wait());
+        }
+        FakeReply::Forward(addr)
+    })
+    .await;
+    let named = format!("t=http://{}", slow.addr);
+    let demo = demo_with(&["--teacher", &named, "--columns", "top_logprobs", "--top-logprobs", "4"]).await;
+    let turns = conversation(&demo, "s").await;
+    let request = |option: &str, value: Value| json!({"teacher": "t", "sessions": ["s"], option: value});
+    let (likeliest, of_student) = (request("top_logprobs", json!(3)), request("logprobs_of_top_ids", json!(true)));
+    let (one, other) = tokio::join!(
+        control(&demo, "/v1/teacher-scores", &likeliest),
+        control(&demo, "/v1/teacher-scores", &of_student),
+    );
+    assert_eq!((one.status, other.status), (200, 200), "{} {}", one.text(), other.text());
+    let export = control(&demo, "/v1/samples", &json!({"sessions": ["s"], "format": "jsonl", "scores": "t"})).await;
+    assert_one_state(&teacher.engine, &export, &turns, 1);
+    for request in [likeliest, of_student] {
+        let again = control(&demo, "/v1/teacher-scores", &request).await.json();
+        assert_eq!(again["rows"][0]["scored"], 0, "nothing is missing: {again}");
+    }
+}
+
+/// The reply to a request for logprobs, in the form of SGLang.
+fn scored(asked: &Value) -> Value {
+    let ids = asked["input_ids"].as_array().unwrap();
+    let start = usize::try_from(asked["logprob_start_len"].as_u64().unwrap()).unwrap();
+    let entry = |(at, id): (usize, &Value)| json!([if at == 0 { Value::Null } else { json!(-1.5) }, id, null]);
+    let entries: Vec<Value> = ids[start..].iter().enumerate().map(entry).collect();
+    json!({"text": "", "meta_info": {"id": "r", "input_token_logprobs": entries}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn teacher_beyond_the_limits_of_a_reply_leaves_rows_unscored() {
+    let teacher = Teacher::start().await;
+    let (addr, mode) = (teacher.addr, Arc::new(AtomicUsize::new(0)));
+    let chosen = Arc::clone(&mode);
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let strange = Upstream::start(profile, move |asked| {
+        let request = asked.json();
+        if !request["logprob_start_len"].is_number() {
+            return FakeReply::Forward(addr);
+        }
+        let body = scored(&request).to_string();
+        match chosen.load(Ordering::Relaxed) {
+            0 => FakeReply::Silence,
+            1 => json_message(200, format!("{body}{}", " ".repeat(1 << 20)).as_bytes()),
+            _ => json_message(200, body.as_bytes()),
+        }
+    })
+    .await;
+    let demo = demo_with(&["--teacher", &format!("t=http://{}", strange.addr), "--upstream-timeout", "2s"]).await;
+    conversation(&demo, "s").await;
+    let request = json!({"teacher": "t", "sessions": ["s"]});
+    for (number, part) in ["did not answer in time", "is larger than"].into_iter().enumerate() {
+        mode.store(number, Ordering::Relaxed);
+        let failed = control(&demo, "/v1/teacher-scores", &request).await;
+        assert_eq!((failed.status, &failed.json()["error"]["code"]), (502, &json!("teacher_failed")));
+        assert!(failed.text().contains(part), "{}", failed.text());
+        let export = control(&demo, "/v1/samples", &json!({"sessions": ["s"], "format": "jsonl", "scores": "t"})).await;
+        assert_eq!(column(&export), None, "the row has no scores");
+    }
+    mode.store(2, Ordering::Relaxed);
+    let found = control(&demo, "/v1/teacher-scores", &request).await;
+    assert_eq!((found.status, &found.json()["rows"][0]["scored"]), (200, &json!(12)), "{}", found.text());
+}
+
+/// An engine that reports the path of a folder of this machine, and no size of its vocabulary.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_file_is_opened_at_the_path_that_a_teacher_reports() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("config.json"), br#"{"vocab_size":7}"#).unwrap();
+    let teacher = Teacher::start().await;
+    let (addr, folder) = (teacher.addr, dir.path().to_str().unwrap().to_owned());
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let remote = Upstream::start(profile, move |asked| match &*asked.path {
+        "/model_info" => json_message(200, json!({"model_path": folder, "is_generation": true}).to_string().as_bytes()),
+        "/generate" if asked.json()["sampling_params"]["logit_bias"].is_object() => json_message(400, b"{}"),
+        _ => FakeReply::Forward(addr),
+    })
+    .await;
+    let demo = demo(&[format!("t=http://{}", remote.addr)]).await;
+    conversation(&demo, "s").await;
+    let answer = control(&demo, "/v1/teacher-scores", &json!({"teacher": "t", "sessions": ["s"]})).await;
+    assert_eq!((answer.status, &answer.json()["rows"][0]["scored"]), (200, &json!(12)), "{}", answer.text());
+}
+
+/// The student's vocabulary is not known, so that its size cannot be compared with the teacher's.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_beyond_the_vocabulary_of_the_teacher_are_not_sent() {
+    let teacher = Teacher::start().await;
+    let (addr, paths) = (teacher.addr, Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&paths);
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let small = Upstream::start(profile, move |asked| {
+        let request = asked.json();
+        if request["sampling_params"]["logit_bias"].is_object() {
+            let message = "token id 2000000000 in logit_bias must be in [0, 400)";
+            return json_message(400, json!({"error": {"message": message}}).to_string().as_bytes());
+        }
+        count.fetch_add(usize::from(request["logprob_start_len"].is_number()), Ordering::Relaxed);
+        FakeReply::Forward(addr)
+    })
+    .await;
+    let student = Upstream::start(EngineProfile { vocab: None, ..EngineProfile::default() }, |asked| {
+        let ids = asked.json()["input_ids"].as_array().cloned().unwrap_or_default();
+        let meta = json!({
+            "id": "r", "finish_reason": {"type": "stop"}, "prompt_tokens": ids.len(), "completion_tokens": 2,
+            "output_token_logprobs": [[-0.5, 7, null], [-0.5, 8, null]],
+        });
+        json_message(200, json!({"text": "", "output_ids": [7, 8], "meta_info": meta}).to_string().as_bytes())
+    })
+    .await;
+    let flags = ["--teacher", &format!("small=http://{}", small.addr), "--entropy", "off"];
+    let proxy = Proxy::probed(student.addr, &flags).await;
+    for (session, last, status) in [("within", 399, 200), ("beyond", 400, 409)] {
+        let body = json!({"input_ids": [5, last], "sampling_params": {"temperature": 1}, "return_logprob": true});
+        let path = format!("/sessions/{session}/generate");
+        let answer = post(proxy.data, &path, body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let request = json!({"teacher": "small", "sessions": [session]}).to_string();
+        let found = post(proxy.control, "/v1/teacher-scores", request.as_bytes()).await;
+        assert_eq!(found.status, status, "{session}: {}", found.text());
+        assert_eq!(paths.load(Ordering::Relaxed), 1, "{session}");
+        if status == 409 {
+            assert!(found.text().contains("400 entries, and the paths have token 400"), "{}", found.text());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

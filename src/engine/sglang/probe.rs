@@ -34,6 +34,8 @@ pub(crate) struct Probe {
     client: Client,
     vocab_size: Option<u32>,
     top_k: u32,
+    /// Whether the paths that the server reports may be those of this machine.
+    reads_files: bool,
 }
 
 /// Why the upstream cannot be probed.
@@ -88,7 +90,14 @@ impl Probe {
     /// A probe that sends k = `top_k`, because sglang-jax recompiles the model for each k.
     #[must_use]
     pub(crate) fn new(client: Client, vocab_size: Option<u32>, top_k: u32) -> Self {
-        Self { client, vocab_size, top_k }
+        Self { client, vocab_size, top_k, reads_files: true }
+    }
+
+    /// A probe of another server than the upstream. It opens no file at a path that the server reports: such a server could choose the file,
+    /// and on another machine the path is that of another model.
+    #[must_use]
+    pub(crate) fn remote(client: Client) -> Self {
+        Self { reads_files: false, ..Self::new(client, None, 1) }
     }
 
     /// Checks that the engine answers on the cheapest route, and returns what that route reports about the model.
@@ -113,7 +122,7 @@ impl Probe {
         if let Some(models) = self.json::<Models>("/v1/models").await? {
             models.models(&mut found);
         }
-        found.experts = config_file(&found).and_then(|text| config_experts(&text));
+        found.experts = self.config_file(&found).and_then(|text| config_experts(&text));
         let info = self.server_info().await?;
         let is_router = matches!(info, ServerInfo::Router);
         if let ServerInfo::Engine(facts) = info {
@@ -255,7 +264,7 @@ impl Probe {
             (found.vocab_size, found.vocab_source) = (named, named.map(|_| VocabSource::Engine));
         }
         if found.vocab_size.is_none() {
-            let read = config_file(found).and_then(|text| config_vocab(&text));
+            let read = self.config_file(found).and_then(|text| config_vocab(&text));
             (found.vocab_size, found.vocab_source) = (read, read.map(|_| VocabSource::ConfigFile));
         }
         Ok(())
@@ -287,9 +296,10 @@ impl Probe {
         found.sampling_mask = limit.filter(|_| has_mask);
         Ok(())
     }
-}
 
-/// The model's config.json, if the model's path is a folder that tokentap can read.
-fn config_file(found: &Capabilities) -> Option<Vec<u8>> {
-    std::fs::read(std::path::Path::new(found.model_path.as_deref()?).join("config.json")).ok()
+    /// The model's config.json, if the model's path is a folder that tokentap can read.
+    fn config_file(&self, found: &Capabilities) -> Option<Vec<u8>> {
+        let path = found.model_path.as_deref().filter(|_| self.reads_files)?;
+        std::fs::read(std::path::Path::new(path).join("config.json")).ok()
+    }
 }

@@ -15,6 +15,7 @@ use super::sessions::find;
 use crate::config::Secret;
 use crate::config::TEACHER_SELF;
 use crate::engine::sglang::score;
+use crate::engine::transport::client::ReplyLimits;
 use crate::long_work::{BodyLength, offload_export, on_body};
 use crate::rl::{Mismatch, RatioLimits, RatioProblem, RowIndex, log_ratios};
 use crate::serve::body::Body;
@@ -31,7 +32,7 @@ const CONCURRENT: usize = 8;
 /// The times that a path is asked, because other requests store further columns of it meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// The bytes of the scores of one path, at most. They are in memory until all have arrived, and are one change of the shared ledger.
+/// The bytes of the scores of one path, at most. They are in memory until all have arrived.
 const MOST_BYTES: usize = 64 << 20;
 
 /// The body of `POST /v1/teacher-scores`.
@@ -128,15 +129,16 @@ pub(super) fn names(request: &ScoreRequest) -> BTreeSet<&str> {
 /// for scores that are too large, 502 if the teacher fails. Rows that were scored before the failure are kept.
 pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<Response<Body>, Problem> {
     let (limits, wanted) = (limits(&request)?, wanted(proxy, &request)?);
-    let teacher = Teacher::find(proxy, &request.teacher, request.key.as_ref())?;
+    let mut teacher = Teacher::find(proxy, &request.teacher, request.key.as_ref())?;
     let request = Arc::new(request);
     let (owned, asked, name) = (Arc::clone(proxy), Arc::clone(&request), Arc::clone(&teacher.name));
     let (rows, unscored, demand) = offload_export(move || {
         let rows = rows(&owned, &asked, &name)?;
+        let most = most_bytes(&owned);
         let (mut unscored, mut demand) = (Vec::new(), Demand::default());
         // a turn is trained in one row, so none is asked twice
         for (row, of_row) in rows.iter().filter_map(|row| Some((row, Demand::of(row, wanted)?))) {
-            check_size(row, of_row)?;
+            check_size(row, of_row, most)?;
             demand.add(of_row);
             unscored.push(row.clone());
         }
@@ -192,15 +194,22 @@ fn wanted(proxy: &Proxy, request: &ScoreRequest) -> Result<Wanted, Problem> {
     Ok(Wanted { again: request.again, top, of_top_ids: request.logprobs_of_top_ids, is_self })
 }
 
+/// The bytes of the scores of one path, at most. They are one change of the shared ledger, which must confirm it in time.
+fn most_bytes(proxy: &Proxy) -> usize {
+    let of_ledger = proxy.sessions.most_score_bytes().and_then(|bytes| usize::try_from(bytes).ok());
+    of_ledger.unwrap_or(MOST_BYTES).min(MOST_BYTES)
+}
+
 /// Refuses a row whose scores would be too large, before the teacher is asked.
-fn check_size(row: &Row, Demand { bytes, .. }: Demand) -> Result<(), Problem> {
-    if bytes <= MOST_BYTES {
+fn check_size(row: &Row, Demand { bytes, .. }: Demand, most: usize) -> Result<(), Problem> {
+    if bytes <= most {
         return Ok(());
     }
     let (session, leaf) = (row.session(), row.leaf());
     let message = format!(
-        "the scores of path {leaf} of session {session:?} would take {bytes} bytes, and the most is {MOST_BYTES}: ask for a smaller \
-         top_logprobs or for fewer columns, with again if it has others"
+        "the scores of path {leaf} of session {session:?} would take {bytes} bytes, and the most is {most}: ask for a smaller \
+         top_logprobs or for fewer columns, with again if it has others{}",
+        if most < MOST_BYTES { ", or raise --ledger-timeout" } else { "" }
     );
     Err(Problem::new(ErrorCode::TOO_LARGE, message))
 }
@@ -281,7 +290,7 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
     let (session, leaf) = (Arc::clone(row.session()), row.leaf());
     let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
     for _ in 0..ATTEMPTS {
-        let Some(job) = Job::new(&row, wanted) else { return Ok(0) };
+        let Some(job) = Job::new(&row, wanted, teacher.vocab_size) else { return Ok(0) };
         let turns = ask(proxy, teacher, job).await.map_err(of_row)?;
         let tokens = turns.iter().map(|turn| turn.logprobs.len()).sum();
         let scores = TurnScores { teacher: Arc::clone(&teacher.name), turns, again: wanted.again };
@@ -294,7 +303,7 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
                 let known = find(proxy, &session).map_err(|problem| of_row(problem.message))?;
                 row = known.scored_rows(&[row], &teacher.name).swap_remove(0);
                 let demand = Demand::of(&row, wanted).unwrap_or_default();
-                check_size(&row, demand).map_err(|problem| problem.message)?;
+                check_size(&row, demand, most_bytes(proxy)).map_err(|problem| problem.message)?;
             }
             Err(error) => return Err(of_row(error.to_string())),
         }
@@ -306,12 +315,13 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
 async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<ScoredTurn>, String> {
     // agents must not lock trainers out, so this does not wait for room
     let _memory = proxy.budget.insist(job.bytes());
-    let policy = &proxy.generator.policy;
+    let (policy, pause) = (&proxy.generator.policy, proxy.config.limits.upstream_timeout);
     let (epoch, mut label) = (policy.epoch(), None);
     for window in on_body(BodyLength::Request(job.bytes()), || job.windows()).await {
         let query = job.query(&window);
         let _of_reply = proxy.budget.insist(query.bytes());
-        let answer = teacher.client.call(Method::POST, score::PATH, Some(query.body())).await;
+        let limits = ReplyLimits { bytes: query.reply_bytes(), pause: (!pause.is_zero()).then_some(pause) };
+        let answer = teacher.client.limited_call(Method::POST, score::PATH, Some(query.body()), limits).await;
         let (status, reply) = answer.map_err(|error| error.to_string())?;
         if !status.is_success() {
             let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();

@@ -71,6 +71,8 @@ pub(super) struct Demand {
     pub(super) top: u32,
     /// Whether the logprobs of the student's likeliest tokens are asked.
     pub(super) of_top_ids: bool,
+    /// The greatest id that the teacher gets.
+    pub(super) greatest: u32,
 }
 
 impl Demand {
@@ -80,15 +82,23 @@ impl Demand {
         for turn in row.trained() {
             let Some(asked) = wanted.columns(turn, row.scores(turn).map(|scores| &**scores)) else { continue };
             let AskedColumns { top, of_top_ids } = asked;
-            demand.get_or_insert_default().add(Self { bytes: asked.bytes(turn), top, of_top_ids });
+            let candidates = top_ids(turn).filter(|_| of_top_ids).and_then(Column::rows).unwrap_or_default();
+            let greatest = candidates.into_iter().flat_map(ids).max().unwrap_or_default();
+            demand.get_or_insert_default().add(Self { bytes: asked.bytes(turn), top, of_top_ids, greatest });
         }
-        demand
+        let mut demand = demand?;
+        let path = row.path();
+        let tokens = path.steps.iter().flat_map(|step| step.turn.prompt.iter().chain(&*step.turn.response));
+        demand.greatest = demand.greatest.max(tokens.copied().max().unwrap_or_default());
+        Some(demand)
     }
 
     /// Adds that of another row.
     pub(super) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
-        (self.top, self.of_top_ids) = (self.top.max(other.top), self.of_top_ids || other.of_top_ids);
+        self.top = self.top.max(other.top);
+        self.of_top_ids |= other.of_top_ids;
+        self.greatest = self.greatest.max(other.greatest);
     }
 }
 
@@ -124,6 +134,8 @@ pub(super) struct Job {
     top: u32,
     /// The adapter of its turns.
     adapter: Option<Arc<str>>,
+    /// The number of entries of the teacher's vocabulary, if it is known.
+    vocab_size: Option<u32>,
 }
 
 /// A turn that is asked.
@@ -148,10 +160,12 @@ pub(super) struct Window {
 }
 
 impl Job {
-    /// The trained turns of a row that lack scores, and have the adapter of the first one. `None` if no token before them gives them a logprob.
-    pub(super) fn new(row: &Row, wanted: Wanted) -> Option<Self> {
+    /// The trained turns of a row that lack scores, and have the adapter of the first one, for a teacher whose vocabulary has this size. `None`
+    /// if no token before them gives them a logprob.
+    pub(super) fn new(row: &Row, wanted: Wanted, vocab_size: Option<u32>) -> Option<Self> {
         let path = row.path();
-        let mut job = Self { ids: Vec::with_capacity(path.len()), turns: Vec::new(), top: 0, adapter: None };
+        let ids = Vec::with_capacity(path.len());
+        let mut job = Self { ids, turns: Vec::new(), top: 0, adapter: None, vocab_size };
         for step in &path.steps {
             job.ids.extend_from_slice(&step.turn.prompt);
             let start = job.ids.len();
@@ -194,7 +208,8 @@ impl Job {
     pub(super) fn query<'a>(&'a self, window: &'a Window) -> ScoreQuery<'a> {
         let Window { tokens, candidates } = window;
         let adapter = self.adapter.as_deref();
-        ScoreQuery { ids: &self.ids[..tokens.end], first: tokens.start, top: self.top, candidates, adapter }
+        let (ids, first) = (&self.ids[..tokens.end], tokens.start);
+        ScoreQuery { ids, first, top: self.top, candidates, adapter, vocab_size: self.vocab_size }
     }
 
     /// Adds the reply to the request of a window. Windows must be added in their order.
@@ -356,7 +371,7 @@ mod tests {
             }
             // the scores are the same as those of one request for everything
             let path: Vec<u32> = (0..u32::try_from(start).unwrap()).collect();
-            let mut job = Job { ids: path.clone(), turns, top, adapter: None };
+            let mut job = Job { ids: path.clone(), turns, top, adapter: None, vocab_size: None };
             for window in &found {
                 let scores = reply(job.query(window));
                 job.add(window, &scores);

@@ -26,6 +26,8 @@ pub(super) struct Teacher {
     pub(super) name: Arc<str>,
     /// The client of its engine.
     pub(super) client: Client,
+    /// The number of entries of its vocabulary, once it was compared, if it is known.
+    pub(super) vocab_size: Option<u32>,
 }
 
 impl Teacher {
@@ -36,7 +38,7 @@ impl Teacher {
     pub(super) fn find(proxy: &Proxy, name: &str, key: Option<&Secret>) -> Result<Self, Problem> {
         if name.contains("://") {
             let (url, client) = teacher::at_url(&proxy.config, name, key)?;
-            return Ok(Self { name: url.into(), client });
+            return Ok(Self { name: url.into(), client, vocab_size: None });
         }
         if key.is_some() {
             return Err(Problem::bad_request("key: it is that of a teacher's URL; --teacher has the key of a name"));
@@ -47,7 +49,7 @@ impl Teacher {
             let message = format!("there is no teacher {name:?}, only {}: see --teacher", known.join(", "));
             return Err(Problem::new(ErrorCode::NO_SUCH_TEACHER, message));
         };
-        Ok(Self { name: name.into(), client: client.clone() })
+        Ok(Self { name: name.into(), client: client.clone(), vocab_size: None })
     }
 
     /// The problem of a teacher that fails.
@@ -62,20 +64,23 @@ impl Teacher {
     }
 
     /// Refuses a teacher whose tokens have other ids: before the first path is sent, the sizes of the vocabularies and the ids of a text
-    /// are compared. What an engine does not report is not compared. A request for more likeliest tokens than there are ends SGLang, and
-    /// one for the logprobs of other ids ends 0.5.6.
+    /// are compared, and the ids of the paths with the size. What an engine does not report is not compared. A request for more likeliest
+    /// tokens than there are ends SGLang, and one for the logprobs of other ids ends 0.5.6.
     ///
     /// # Errors
     /// 409 for other tokens, 400 for too many likeliest tokens, 502 if the teacher fails.
-    pub(super) async fn check(&self, proxy: &Proxy, demand: Demand) -> Result<(), Problem> {
+    pub(super) async fn check(&mut self, proxy: &Proxy, demand: Demand) -> Result<(), Problem> {
         let is_self = *self.name == *TEACHER_SELF;
-        let size = if is_self {
+        self.vocab_size = if is_self {
             proxy.upstream.borrow().vocab_size
         } else {
             let compared = tokio::time::timeout(CHECK_TIMEOUT, self.compare(proxy)).await;
             compared.map_err(|_| self.failed("no answer in time"))??
         };
-        match size {
+        match self.vocab_size {
+            Some(size) if !is_self && demand.greatest >= size => {
+                Err(self.mismatch(&format!("vocabulary: {size} entries, and the paths have token {}", demand.greatest)))
+            }
             Some(size) if demand.top > size => {
                 Err(Problem::bad_request(format!("top_logprobs: {} is above the vocabulary size {size}", demand.top)))
             }
@@ -90,22 +95,23 @@ impl Teacher {
         }
     }
 
+    fn mismatch(&self, what: &str) -> Problem {
+        let message =
+            format!("teacher {} has another {what}; the ids of the student mean other tokens there", self.name);
+        Problem::new(ErrorCode::TEACHER_MISMATCH, message)
+    }
+
     /// The size of the teacher's vocabulary, if it is known.
     async fn compare(&self, proxy: &Proxy) -> Result<Option<u32>, Problem> {
         let failed = |error: ProbeError| self.failed(&error.to_string());
-        let probe = Probe::new(self.client.clone(), None, 1);
+        let probe = Probe::remote(self.client.clone());
         let info = probe.read_info().await.map_err(failed)?;
         let theirs = probe.with_vocabulary(info.0).await.map_err(failed)?;
         let ours = Arc::clone(&proxy.upstream.borrow());
-        let mismatch = |what: String| {
-            let message =
-                format!("teacher {} has another {what}; the ids of the student mean other tokens there", self.name);
-            Err(Problem::new(ErrorCode::TEACHER_MISMATCH, message))
-        };
         if let Some((student, teacher)) = known_sizes(&ours, &theirs)
             && student != teacher
         {
-            return mismatch(format!("vocabulary: {teacher} entries, and the student has {student}"));
+            return Err(self.mismatch(&format!("vocabulary: {teacher} entries, and the student has {student}")));
         }
         let text = serde_json::Value::from(SAMPLE).to_string();
         let any = proxy.engines.any();
@@ -113,7 +119,7 @@ impl Teacher {
         if let (Ok(student), Ok(teacher)) = (student, teacher)
             && student != teacher
         {
-            return mismatch("tokenizer: a sample text has other ids".to_owned());
+            return Err(self.mismatch("tokenizer: a sample text has other ids"));
         }
         Ok(theirs.vocab_size)
     }
