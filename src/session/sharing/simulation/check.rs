@@ -146,8 +146,8 @@ fn acknowledged_scores_are_kept(history: &History, lists: &[SessionEntries]) -> 
                 _ => None,
             })
         });
-        let has = |name: &Box<str>| last.is_some_and(|last| Column::named(&last.columns, name).is_some());
-        if last.is_none() || !scored.columns.iter().all(has) {
+        let has = |name: &str| last.is_some_and(|last| Column::named(&last.columns, name).is_some());
+        if last.is_none() || !scored.columns.iter().map(|name| &**name).all(has) {
             return Err(format!("acknowledged scores are lost: {scored:?}; the last ones are {last:?}"));
         }
     }
