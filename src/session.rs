@@ -34,7 +34,7 @@ pub use policy::{
     WeightCall, WeightCallOutcome,
 };
 pub use reward::{Reward, RewardScope, RewardTarget};
-pub use scores::{ScoredTurn, Scores, TurnScores};
+pub use scores::{ScoredTurn, Scores, TurnScores, WeightEpochs};
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
     ListCursor, ListError, ListQuery, ListScope, ListedPage, ListedPath, ListedSession, NoPath, Sessions, Turns,

@@ -9,6 +9,15 @@ use super::state::SessionError;
 use super::{Turn, Uid};
 use crate::columns::{Column, TEACHER_LOGPROBS};
 
+/// The epochs of the student's own weights that scored a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightEpochs {
+    /// The epoch of the base weights.
+    pub base: u64,
+    /// The epoch of the adapter with which the turn was sampled.
+    pub adapter: Option<u64>,
+}
+
 /// The logprobs that a teacher gives to the sampled tokens of a turn, in nats at temperature 1.
 ///
 /// The tokens before a turn never change, so they are the same in every version and on every path that holds the turn.
@@ -18,6 +27,8 @@ pub struct Scores {
     pub turn: u32,
     /// The name of the teacher.
     pub teacher: Arc<str>,
+    /// The student's own weights that gave them; `None` if another engine did.
+    pub weights: Option<WeightEpochs>,
     /// One for each sampled token.
     pub logprobs: Box<[f32]>,
     /// Further columns: the teacher's likeliest tokens, and its logprobs of the student's. A record has them as those of turns.
@@ -32,6 +43,8 @@ pub struct ScoredTurn {
     pub turn: u32,
     /// The turn.
     pub uid: Uid,
+    /// See [`Scores::weights`].
+    pub weights: Option<WeightEpochs>,
     /// See [`Scores::logprobs`].
     pub logprobs: Box<[f32]>,
     /// See [`Scores::columns`].
@@ -54,7 +67,8 @@ impl TurnScores {
     /// The scores with the numbers that their turns have among all turns of the session.
     ///
     /// # Errors
-    /// [`SessionError::NoTurn`], and [`SessionError::OtherColumns`] if stored scores have a column that these lack, unless `again`.
+    /// [`SessionError::NoTurn`], and [`SessionError::OtherColumns`] if stored scores of the same weights have a column that these lack, unless
+    /// `again`.
     pub(super) fn numbered(&self, turns: &[Arc<Turn>], stored: &SessionScores) -> Result<Vec<Scores>, SessionError> {
         let mut renumbered: Option<HashMap<Uid, u32>> = None;
         let mut number = |scored: &ScoredTurn| {
@@ -67,10 +81,12 @@ impl TurnScores {
         };
         let scores = |scored: &ScoredTurn| {
             let (logprobs, columns) = (scored.logprobs.clone(), scored.columns.clone());
-            Some(Scores { turn: number(scored)?, teacher: Arc::clone(&self.teacher), logprobs, columns })
+            let (turn, teacher, weights) = (number(scored)?, Arc::clone(&self.teacher), scored.weights);
+            Some(Scores { turn, teacher, weights, logprobs, columns })
         };
         let numbered: Vec<Scores> = self.turns.iter().map(scores).collect::<Option<_>>().ok_or(SessionError::NoTurn)?;
-        let has_all = |scores: &Scores| stored.get(scores).is_none_or(|stored| scores.covers(stored));
+        let replaces = |scores: &Scores, stored: &Scores| stored.weights != scores.weights || scores.covers(stored);
+        let has_all = |scores: &Scores| stored.get(scores).is_none_or(|stored| replaces(scores, stored));
         if self.again || numbered.iter().all(has_all) { Ok(numbered) } else { Err(SessionError::OtherColumns) }
     }
 }
@@ -140,7 +156,7 @@ mod tests {
     }
 
     fn scored(turn: u32, uid: Uid, columns: Vec<Column>) -> ScoredTurn {
-        ScoredTurn { turn, uid, logprobs: [-1.0; 2].into(), columns }
+        ScoredTurn { turn, uid, weights: None, logprobs: [-1.0; 2].into(), columns }
     }
 
     fn by_t(turns: Vec<ScoredTurn>) -> TurnScores {

@@ -135,8 +135,7 @@ async fn own_engine_scores_each_turn_with_its_adapter() {
     for adapter in [Some("a"), Some("b"), None] {
         tap.extend("s", adapter, &mut ids).await;
     }
-    // one adapter in a request
-    for scored in [2, 2, 2, 0] {
+    for scored in [6, 0] {
         let answer = post(tap.proxy.control, "/v1/teacher-scores", br#"{"teacher":"self","sessions":["s"]}"#).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.json()["rows"][0]["scored"], scored, "{}", answer.text());
@@ -144,6 +143,12 @@ async fn own_engine_scores_each_turn_with_its_adapter() {
     let query = br#"{"sessions":["s"],"format":"jsonl","scores":"self"}"#;
     let exported = post(tap.proxy.control, "/v1/samples", query).await;
     assert_eq!(column(&exported).unwrap(), [-2.0, -2.0, -3.0, -3.0, -1.0, -1.0]);
+    // an adapter that is loaded again has other weights
+    for (path, body) in [("/unload_lora_adapter", r#"{"lora_name":"b"}"#), ("/load_lora_adapter", r#"{"lora_name":"b","lora_path":"/b2"}"#)] {
+        assert_eq!(post(tap.proxy.control, path, body.as_bytes()).await.status, 200, "{path}");
+    }
+    let answer = post(tap.proxy.control, "/v1/teacher-scores", br#"{"teacher":"self","sessions":["s"]}"#).await;
+    assert_eq!(answer.json()["rows"][0]["scored"], 2, "{}", answer.text());
 }
 
 #[tokio::test]

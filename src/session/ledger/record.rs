@@ -17,7 +17,7 @@ use crate::columns::{Column, NumberType, Shape};
 use crate::session::{MOST_TURNS, RewardScope, Scores, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
-pub const SCHEMA: u64 = 5;
+pub const SCHEMA: u64 = 6;
 
 /// One change of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
     use crate::columns::ColumnFault;
     use crate::session::ledger::log::fake;
-    use crate::session::{AdapterSpan, TurnMetadata};
+    use crate::session::{AdapterSpan, TurnMetadata, WeightEpochs};
     use crate::session::{
         CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, ReplyChange,
         ReplyChanges, RequestClass, SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,
@@ -549,7 +549,10 @@ mod tests {
             (any::<u32>(), text(), prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..20)).prop_map(
                 |(turn, teacher, logprobs)| {
                     let (teacher, logprobs, columns) = (teacher.into(), logprobs.into(), columns(turn % 4));
-                    Change::Scored(Arc::new(Scores { turn, teacher, logprobs, columns }))
+                    let base = u64::from(turn);
+                    let weights =
+                        [None, Some(1)].get(turn as usize % 3).map(|adapter| WeightEpochs { base, adapter: *adapter });
+                    Change::Scored(Arc::new(Scores { turn, teacher, weights, logprobs, columns }))
                 }
             ),
             (any::<[u32; 2]>(), any::<u64>()).prop_map(|([leaf, turns], number)| Change::Finished {
@@ -645,13 +648,14 @@ mod tests {
         };
         let reward = Change::Reward { scope: RewardScope::Leaf(1), reward: Arc::new(1.5.into()), version: 2 };
         let (teacher, logprobs, columns) = ("t".into(), [-1.5, 0.0].into(), columns(3));
-        let scored = Change::Scored(Arc::new(Scores { turn: 300, teacher, logprobs, columns }));
+        let weights = Some(WeightEpochs { base: 2, adapter: Some(1) });
+        let scored = Change::Scored(Arc::new(Scores { turn: 300, teacher, weights, logprobs, columns }));
         let written = [Change::Turn(Arc::new(turn)), reward, Change::Evicted, scored]
             .map(|change| bytes(&fake::record("s", change)));
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([349, 28, 21, 82], [4_260_808_789, 2_431_479_641, 1_891_510_775, 1_306_131_676]),
+            ([349, 28, 21, 86], [4_260_808_789, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places

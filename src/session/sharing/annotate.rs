@@ -270,7 +270,7 @@ mod tests {
         let name: Arc<str> = "s".into();
         let session = store.session("s").expect("it has a turn");
         let uid = session.turn(0).expect("it has a turn").about.uid;
-        let scored = ScoredTurn { turn: 0, uid, logprobs: [-1.0].into(), columns: Vec::new() };
+        let scored = ScoredTurn { turn: 0, uid, weights: None, logprobs: [-1.0].into(), columns: Vec::new() };
         let scores = TurnScores { teacher: "t".into(), turns: vec![scored], again: false };
         let sharing = store.sharing();
         let other = sharing.scoring.lock().await;

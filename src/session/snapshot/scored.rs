@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::columns::Column;
 use crate::session::state::PER_LOCK;
-use crate::session::{Row, Scores, Session, Snapshot};
+use crate::session::{Row, Scores, Session, Snapshot, Turn};
 
 impl Session {
     /// The scores of a teacher by turn, of the first `count` turns. The lock is released between the parts.
@@ -26,19 +26,36 @@ impl Session {
     /// A snapshot of this session whose rows have the scores of a teacher.
     #[must_use]
     pub fn scored(&self, snapshot: &Arc<Snapshot>, teacher: &str) -> Arc<Snapshot> {
-        snapshot.with_scores(self.columns(teacher, snapshot.turns().len()))
+        self.scored_if(snapshot, teacher, |_, _| true)
+    }
+
+    /// The same with the scores of turns that are to be kept.
+    #[must_use]
+    pub fn scored_if(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        teacher: &str,
+        keep: impl Fn(&Turn, &Scores) -> bool,
+    ) -> Arc<Snapshot> {
+        snapshot.with_scores(self.columns(teacher, snapshot.turns(), keep))
     }
 
     /// The same of rows that share the snapshot of this session.
     #[must_use]
-    pub fn scored_rows(&self, rows: &[Row], teacher: &str) -> Vec<Row> {
+    pub fn scored_rows(&self, rows: &[Row], teacher: &str, keep: impl Fn(&Turn, &Scores) -> bool) -> Vec<Row> {
         let Some(first) = rows.first() else { return Vec::new() };
-        Row::with_scores(rows, self.columns(teacher, first.turns().len()))
+        Row::with_scores(rows, self.columns(teacher, first.turns(), keep))
     }
 
-    fn columns(&self, teacher: &str, turns: usize) -> HashMap<u32, Arc<[Column]>> {
-        let count = u32::try_from(turns).unwrap_or(u32::MAX);
-        let scores = self.scores(teacher, count).into_iter();
+    fn columns(
+        &self,
+        teacher: &str,
+        turns: &[Arc<Turn>],
+        keep: impl Fn(&Turn, &Scores) -> bool,
+    ) -> HashMap<u32, Arc<[Column]>> {
+        let count = u32::try_from(turns.len()).unwrap_or(u32::MAX);
+        let is_kept = |scores: &Scores| turns.get(scores.turn as usize).is_some_and(|turn| keep(turn, scores));
+        let scores = self.scores(teacher, count).into_iter().filter(|(_, scores)| is_kept(scores));
         scores.map(|(turn, scores)| (turn, scores.all_columns())).collect()
     }
 }

@@ -120,6 +120,7 @@ fn scoring_the_turns_of_a_chain_is_linear() {
             let scored = |turn: &Arc<Turn>| ScoredTurn {
                 turn: turn.id + moved,
                 uid: turn.about.uid,
+                weights: None,
                 logprobs: [-1.0].into(),
                 columns: Vec::new(),
             };

@@ -22,7 +22,7 @@ use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::response::json_response;
-use crate::session::{Row, ScoredTurn, SessionError, TurnScores};
+use crate::session::{Row, ScoredTurn, Scores, SessionError, Turn, TurnScores};
 use job::{Demand, Job, Wanted};
 use teacher::Teacher;
 
@@ -157,7 +157,7 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
         let mut done = Vec::with_capacity(rows.len());
         for of_session in rows.chunk_by(Row::shares_turns) {
             let session = find(&owned, of_session[0].session())?;
-            for row in session.scored_rows(of_session, &teacher.name) {
+            for row in session.scored_rows(of_session, &teacher.name, is_current(&owned, &teacher.name)) {
                 let count = scored.get(&(Arc::clone(row.session()), row.leaf())).copied().unwrap_or(0);
                 let mut found = summary(&row, count, &limits, request.weights, &mut all);
                 found.without_top_ids = wanted.of_top_ids.then(|| without_top_ids(&row));
@@ -214,6 +214,15 @@ fn check_size(row: &Row, Demand { bytes, .. }: Demand, most: usize) -> Result<()
     Err(Problem::new(ErrorCode::TOO_LARGE, message))
 }
 
+/// Whether scores of a turn are those of the weights that the teacher has now. Of another engine than the student's own this is not known.
+fn is_current(proxy: &Proxy, teacher: &str) -> impl Fn(&Turn, &Scores) -> bool {
+    let policy = (teacher == TEACHER_SELF).then(|| Arc::clone(&proxy.generator.policy));
+    move |turn, scores| {
+        let weights = policy.as_ref().map(|policy| job::epochs(policy, job::adapter(turn)));
+        scores.weights == weights
+    }
+}
+
 /// The trained tokens of turns without the ids of the student's likeliest tokens.
 fn without_top_ids(row: &Row) -> usize {
     row.trained().filter(|turn| job::top_ids(turn).is_none()).map(|turn| turn.response.len()).sum()
@@ -227,7 +236,8 @@ fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>
         let session = find(proxy, name)?;
         let snapshot =
             session.snapshot_of(request.version, selection).map_err(|error| Problem::session(name, error))?;
-        all.append(&mut session.scored(&snapshot, teacher).rows(true).0);
+        let scored = session.scored_if(&snapshot, teacher, is_current(proxy, teacher));
+        all.append(&mut scored.rows(true).0);
     }
     let mut index = RowIndex::new(&all);
     let mut wanted = BTreeSet::new();
@@ -290,8 +300,13 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
     let (session, leaf) = (Arc::clone(row.session()), row.leaf());
     let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
     for _ in 0..ATTEMPTS {
-        let Some(job) = Job::new(&row, wanted, teacher.vocab_size) else { return Ok(0) };
-        let turns = ask(proxy, teacher, job).await.map_err(of_row)?;
+        let mut turns = Vec::new();
+        for job in Job::all(&row, wanted, teacher.vocab_size) {
+            turns.append(&mut ask(proxy, teacher, job).await.map_err(of_row)?);
+        }
+        if turns.is_empty() {
+            return Ok(0);
+        }
         let tokens = turns.iter().map(|turn| turn.logprobs.len()).sum();
         let scores = TurnScores { teacher: Arc::clone(&teacher.name), turns, again: wanted.again };
         match proxy.sessions.score(&session, &scores).await {
@@ -301,7 +316,7 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
             }
             Err(SessionError::OtherColumns) => {
                 let known = find(proxy, &session).map_err(|problem| of_row(problem.message))?;
-                row = known.scored_rows(&[row], &teacher.name).swap_remove(0);
+                row = known.scored_rows(&[row], &teacher.name, is_current(proxy, &teacher.name)).swap_remove(0);
                 let demand = Demand::of(&row, wanted).unwrap_or_default();
                 check_size(&row, demand, most_bytes(proxy)).map_err(|problem| problem.message)?;
             }
@@ -316,7 +331,9 @@ async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<Score
     // agents must not lock trainers out, so this does not wait for room
     let _memory = proxy.budget.insist(job.bytes());
     let (policy, pause) = (&proxy.generator.policy, proxy.config.limits.upstream_timeout);
-    let (epoch, mut label) = (policy.epoch(), None);
+    let adapter = job.adapter();
+    let epochs = || (*teacher.name == *TEACHER_SELF).then(|| job::epochs(policy, adapter.clone()));
+    let (weights, mut label) = (epochs(), None);
     for window in on_body(BodyLength::Request(job.bytes()), || job.windows()).await {
         let query = job.query(&window);
         let _of_reply = proxy.budget.insist(query.bytes());
@@ -329,12 +346,12 @@ async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<Score
         }
         let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await?;
         let is_changed = label.replace(scores.label.clone()).is_some_and(|before| before != scores.label);
-        if is_changed || *teacher.name == *TEACHER_SELF && policy.epoch() != epoch {
+        if is_changed || epochs() != weights {
             return Err("the weights changed while it was scored".to_owned());
         }
         on_body(BodyLength::Reply(reply.len()), || job.add(&window, &scores)).await;
     }
-    Ok(job.into_scores())
+    Ok(job.into_scores(weights))
 }
 
 /// The mismatch of a row, whose log ratios are added to `all`.

@@ -309,7 +309,7 @@ impl Client<'_> {
             let names = SCORE_COLUMNS.into_iter().filter(|name| asked.contains(name) || is_stored(name));
             let columns: Vec<Column> = names.map(|name| Column::of_floats(name, &scores_of(&turn))).collect();
             let columns_of = columns.iter().map(|column| column.name.clone()).collect();
-            let scored = ScoredTurn { turn: turn.id, uid, logprobs: scores_of(&turn).into(), columns };
+            let scored = ScoredTurn { turn: turn.id, uid, weights: None, logprobs: scores_of(&turn).into(), columns };
             // while the teacher answers, other requests store theirs
             sleep(Duration::from_millis(random.below(1500))).await;
             let scores = TurnScores { teacher: "t".into(), turns: vec![scored], again: false };

@@ -97,7 +97,7 @@ pub(super) async fn processes_agree_with_a_plain_store(
                     }
                     let (turn, uid) = (turn.id, turn.about.uid);
                     let (logprobs, columns) = (scores.logprobs.clone(), scores.columns.clone());
-                    let turns = vec![ScoredTurn { turn, uid, logprobs, columns }];
+                    let turns = vec![ScoredTurn { turn, uid, weights: scores.weights, logprobs, columns }];
                     let scores = TurnScores { teacher: Arc::clone(&scores.teacher), turns, again: false };
                     // no client asks again, so no entry takes a column away
                     let set = plain.memory().score(&session, &scores);

@@ -8,7 +8,7 @@ use crate::columns::{
     Column, NumberType, Shape, TEACHER_LOGPROBS_OF_TOP_IDS, TEACHER_TOP_COLUMNS, TOP_COLUMNS, top_columns,
 };
 use crate::engine::sglang::score::{ScoreQuery, TokenScores};
-use crate::session::{Row, ScoredTurn, Turn, Uid};
+use crate::session::{Policy, Row, ScoredTurn, Turn, Uid, WeightEpochs};
 
 /// The logprobs of one reply, at most, unless a single token has more: 9 MB of JSON. The candidates of a request are those of all its tokens,
 /// so that fewer tokens in a request are fewer logprobs in all.
@@ -111,8 +111,13 @@ pub(super) fn top_ids(turn: &Turn) -> Option<&Column> {
     is_whole.then_some(column)
 }
 
+/// The epochs that the student's weights have now for a turn with this adapter.
+pub(super) fn epochs(policy: &Policy, adapter: Option<Arc<str>>) -> WeightEpochs {
+    WeightEpochs { base: policy.epoch(), adapter: adapter.map(|name| policy.requested_adapter(name).epoch) }
+}
+
 /// The adapter that sampled a turn.
-fn adapter(turn: &Turn) -> Option<Arc<str>> {
+pub(super) fn adapter(turn: &Turn) -> Option<Arc<str>> {
     turn.about.policy.first()?.adapter.as_ref().map(|adapter| Arc::clone(&adapter.name))
 }
 
@@ -124,7 +129,7 @@ fn top_width(scores: &[Column]) -> u32 {
     }
 }
 
-/// A path that is to be scored.
+/// A path that is to be scored, or its turns with one of several adapters.
 #[derive(Debug)]
 pub(super) struct Job {
     /// The tokens up to the last sampled one that is asked.
@@ -160,33 +165,40 @@ pub(super) struct Window {
 }
 
 impl Job {
-    /// The trained turns of a row that lack scores, and have the adapter of the first one, for a teacher whose vocabulary has this size. `None`
-    /// if no token before them gives them a logprob.
-    pub(super) fn new(row: &Row, wanted: Wanted, vocab_size: Option<u32>) -> Option<Self> {
+    /// The trained turns of a row that lack scores, for a teacher whose vocabulary has this size: a job for each adapter. Turns without a
+    /// token before them get no logprob.
+    pub(super) fn all(row: &Row, wanted: Wanted, vocab_size: Option<u32>) -> Vec<Self> {
         let path = row.path();
-        let ids = Vec::with_capacity(path.len());
-        let mut job = Self { ids, turns: Vec::new(), top: 0, adapter: None, vocab_size };
+        let mut ids = Vec::with_capacity(path.len());
+        let mut jobs: Vec<Self> = Vec::new();
         for step in &path.steps {
-            job.ids.extend_from_slice(&step.turn.prompt);
-            let start = job.ids.len();
-            job.ids.extend_from_slice(&step.turn.response);
-            let tokens = start..job.ids.len();
+            ids.extend_from_slice(&step.turn.prompt);
+            let start = ids.len();
+            ids.extend_from_slice(&step.turn.response);
+            let tokens = start..ids.len();
             // the first token of a path has no logprob
             let is_asked = step.trained && start > 0 && !tokens.is_empty();
             if is_asked && let Some(asked) = wanted.columns(&step.turn, step.scores.as_deref()) {
                 let adapter = adapter(&step.turn).filter(|_| wanted.is_self);
-                if job.turns.is_empty() {
-                    job.adapter = adapter;
-                } else if job.adapter != adapter {
-                    continue;
-                }
+                let at = jobs.iter().position(|job| job.adapter == adapter).unwrap_or_else(|| {
+                    jobs.push(Self { ids: Vec::new(), turns: Vec::new(), top: 0, adapter, vocab_size });
+                    jobs.len() - 1
+                });
+                let job = &mut jobs[at];
                 job.top = job.top.max(asked.top);
                 job.turns.push(AskedTurn::new(&step.turn, tokens, asked));
             }
         }
-        let end = job.turns.last().map(|turn| turn.tokens.end)?;
-        job.ids.truncate(end);
-        Some(job)
+        for job in &mut jobs {
+            let end = job.turns.last().map_or(0, |turn| turn.tokens.end);
+            job.ids = ids[..end].to_vec();
+        }
+        jobs
+    }
+
+    /// The adapter of its turns.
+    pub(super) fn adapter(&self) -> Option<Arc<str>> {
+        self.adapter.clone()
     }
 
     /// The bytes that it takes while it runs: the path, and the scores twice, as they are found and as columns.
@@ -239,9 +251,9 @@ impl Job {
         }
     }
 
-    /// The scores of its turns, once all windows are added.
-    pub(super) fn into_scores(self) -> Vec<ScoredTurn> {
-        self.turns.into_iter().map(AskedTurn::into_scores).collect()
+    /// The scores of its turns, once all windows are added, by these weights.
+    pub(super) fn into_scores(self, weights: Option<WeightEpochs>) -> Vec<ScoredTurn> {
+        self.turns.into_iter().map(|turn| turn.into_scores(weights)).collect()
     }
 }
 
@@ -252,7 +264,7 @@ impl AskedTurn {
         Self { id: turn.id, uid: turn.about.uid, tokens, top, top_ids, found: TokenScores::default() }
     }
 
-    fn into_scores(self) -> ScoredTurn {
+    fn into_scores(self, weights: Option<WeightEpochs>) -> ScoredTurn {
         let TokenScores { logprobs, top_ids, top_logprobs, candidates, .. } = self.found;
         let mut columns = Vec::new();
         if self.top > 0 {
@@ -266,7 +278,7 @@ impl AskedTurn {
             let name = TEACHER_LOGPROBS_OF_TOP_IDS.into();
             columns.push(Column { name, number: NumberType::F32, data: data.into(), ..ids });
         }
-        ScoredTurn { turn: self.id, uid: self.uid, logprobs: logprobs.into(), columns }
+        ScoredTurn { turn: self.id, uid: self.uid, weights, logprobs: logprobs.into(), columns }
     }
 }
 
@@ -388,7 +400,7 @@ mod tests {
                 prop_assert_eq!(&turn.found.candidates, &of_top);
             }
             let asked: Vec<(Option<Column>, u32)> = job.turns.iter().map(|turn| (turn.top_ids.clone(), turn.top)).collect();
-            for (scored, (ids, top)) in job.into_scores().into_iter().zip(asked) {
+            for (scored, (ids, top)) in job.into_scores(None).into_iter().zip(asked) {
                 let of_top = Column::named(&scored.columns, TEACHER_LOGPROBS_OF_TOP_IDS);
                 prop_assert_eq!(of_top.map(|column| &column.shape), ids.as_ref().map(|ids| &ids.shape));
                 prop_assert!(of_top.is_none_or(|column| column.rows().is_some()));
