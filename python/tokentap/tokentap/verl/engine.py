@@ -37,12 +37,14 @@ class Part:
     sources: set[str] = field(default_factory=set)
     finish: str | None = "length"
 
-    def add(self, generation: Generation, seen: list[int], *, with_logprobs: bool) -> None:
+    def add(self, generation: Generation, seen: list[int], *, with_logprobs: bool, trains: bool = True) -> None:
         """Appends a reply, whose lists must have one entry for each token; `seen` is the versions of all tokens, or
-        empty."""
+        empty. Its tokens are dropped unless it `trains`."""
         ids, logprobs = generation.output_ids, generation.logprobs
         self.finish = generation.finish_reason
         self.preempted += generation.meta_info.get("num_retractions") or 0
+        if not trains:
+            return
         if with_logprobs:
             if logprobs is None or len(logprobs) != len(ids) or None in logprobs:
                 if self.finish == "abort":
@@ -124,7 +126,7 @@ class Engine:
         return TokenOutput(
             token_ids=part.token_ids,
             log_probs=part.log_probs if with_logprobs else None,
-            routed_experts=self._routing.rows if self._routing else None,
+            routed_experts=self._routing.of(prompt, part.token_ids) if self._routing else None,
             stop_reason=part.finish,
             num_preempted=part.preempted,
             extra_fields=dict(part.steps(self._step)),
@@ -156,10 +158,10 @@ class Engine:
             return_entropy=True,
             **fields,
         )
-        if self._routing:
-            self._routing.add(ids + generation.output_ids, start, generation.meta_info)
+        has_experts = not self._routing or self._routing.add(ids + generation.output_ids, start, generation)
         seen = versions.of_reply(generation.meta_info)
         self._endpoint.replies_tell = bool(seen)
         if not seen and before is not None:
             seen = versions.numbers([before, await self._endpoint.policy.version()])
-        part.add(generation, seen, with_logprobs=with_logprobs)
+        # a continuation reports the experts of these tokens too
+        part.add(generation, seen, with_logprobs=with_logprobs, trains=has_experts or self._resume)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..generation import Generation
 from .problems import MissingExperts
 
 
@@ -41,18 +41,39 @@ class Routing:
         same = next((at for at, (one, two) in enumerate(zip(self._ids, prompt, strict=False)) if one != two), None)
         return min(len(self.rows), len(self._ids) if same is None else same, len(prompt))
 
-    def add(self, ids: Sequence[int], start: int, meta_info: dict[str, Any]) -> None:
-        """Adds those of a reply. `ids` are its prompt and its sampled tokens.
+    def add(self, ids: Sequence[int], start: int, generation: Generation) -> bool:
+        """Adds those of a reply; False if it has none. `ids` are its prompt and its sampled tokens.
 
-        Raises MissingExperts if the engine reported none, or not one row for each token from `start` on but the last.
+        An engine that ignores `start`, as SGLang did before it had that member, reports the tokens before it again:
+        their earlier rows are kept. A request that is aborted in the engine's queue reports nothing: the next one
+        asks for its tokens as well.
+
+        Raises MissingExperts if the engine reported none otherwise, or not one row for each token but the last.
         """
-        payload = meta_info.get("routed_experts")
+        payload = generation.meta_info.get("routed_experts")
         if payload is None:
+            if generation.finish_reason == "abort":
+                return False
             raise MissingExperts("the reply has no routed experts")
         flat = np.frombuffer(base64.b64decode(payload), np.int32)
         _, layers, per_token = self.rows.shape
-        expected = max(len(ids) - 1 - start, 0)
-        if flat.size != expected * layers * per_token:
+        width = layers * per_token
+        expected, whole = max(len(ids) - 1 - start, 0), max(len(ids) - 1, 0)
+        if flat.size == whole * width:
+            flat = flat[(whole - expected) * width :]
+        if flat.size != expected * width:
             raise MissingExperts(f"{flat.size} experts for {expected} tokens of {layers} layers with {per_token} each")
         self.rows = np.concatenate([self.rows[:start], flat.reshape(-1, layers, per_token)])
         self._ids = list(ids)
+        return True
+
+    def of(self, prompt: Sequence[int], sampled: Sequence[int]) -> NDArray[np.int32]:
+        """The experts of these tokens but the last. Without sampled tokens, the end of the prompt may have none.
+
+        Raises MissingExperts if a token has none: verl replays zeros for it.
+        """
+        ids = [*prompt, *sampled]
+        known = min(self.start(ids), max(len(ids) - 1, 0))
+        if sampled and known < len(ids) - 1:
+            raise MissingExperts(f"the experts of {len(ids) - 1 - known} tokens were not reported after an abort")
+        return self.rows[:known]
