@@ -58,23 +58,29 @@ pub enum Shape {
 }
 
 named_enum! {
-    /// Why a turn lacks a requested column.
+    /// Why a turn lacks a requested column, or tokens of it.
     pub enum ColumnFault {
-        /// The payload does not have one row for each token that it should cover.
+        /// The payload does not have one row for each token that it should cover, or the number of values of a token is unknown, and the payload
+        /// does not show whether the engine ignored the start in the request.
         Length = "length",
         /// The payload is encoded in another way than the table says, or a value does not fit into the type of the column.
         Encoding = "encoding",
         /// The covered tokens are unknown: the engine did not report the ids of the prompt, or the start in the request cannot be read.
         Unaligned = "unaligned",
-        /// The engine did not return the column: it lacks the feature, or the launch flag that enables it.
+        /// The engine did not return the column: it lacks the feature, or the launch flag that enables it, or a router dropped the client's
+        /// request for it.
         NotReturned = "not_returned",
-        /// The reply was cut off before the event that has the payload.
+        /// tokentap did not ask for it: the router before the engines drops the member of the request that asks for it.
+        Dropped = "dropped_by_router",
+        /// The reply was cut off before the event that has the payload, or the engine aborted the request in its queue.
         CutOff = "cut_off",
+        /// The start in the client's request leaves out tokens that no earlier turn has. The turn has the column of the others.
+        ClientStart = "client_start",
         /// All values are zero: the kernel of the engine does not report its routing.
         AllZero = "all_zero",
         /// tokentap did not ask for it, because the expected reply would be too large.
         ReplyBudget = "reply_budget",
-        /// tokentap did not ask for it: the support is unlimited, because the request has no `top_k`, or one above the engine's limit.
+        /// tokentap did not ask for it: the support is unlimited, because the request has no `top_k`, or one above half of the engine's limit.
         OpenSupport = "open_support",
         /// tokentap did not ask for it: the engine has not been probed yet, or `turns[].measured.reason` says why no top-k was requested.
         NotRequested = "not_requested",
@@ -101,6 +107,17 @@ impl Column {
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.name.len() + self.data.len()
+    }
+
+    /// The values of a token; `None` if each token has another number of them.
+    #[must_use]
+    pub fn values(&self) -> Option<u64> {
+        match &self.shape {
+            Shape::Ragged => None,
+            Shape::Fixed(dimensions) => {
+                dimensions.iter().try_fold(1_u64, |values, length| values.checked_mul(u64::from(*length)))
+            }
+        }
     }
 
     /// A column of one float32 for each sampled token.

@@ -1,6 +1,6 @@
 //! Reads the payload of a column.
 
-use super::{Column, ColumnFault, ColumnSource, Encoding, ExpertShape, NumberType, Shape, Values};
+use super::{Alignment, Column, ColumnFault, ColumnSource, Encoding, ExpertShape, NumberType, Shape, Values};
 use crate::json::Cursor;
 
 /// The tokens of a turn, and what else decides how a payload is read.
@@ -14,6 +14,46 @@ pub struct TurnTokens {
     pub start: Option<usize>,
     /// The routing of the model, if it is known.
     pub experts: Option<ExpertShape>,
+    /// The values of a token in the column of an earlier turn of the path, if there is one.
+    pub earlier_values: Option<u64>,
+}
+
+/// The rows of a payload in base64, one for each token.
+#[derive(Debug, Clone, Copy)]
+struct PayloadRows {
+    /// Those from the requested start on.
+    covered: usize,
+    /// Those that an engine sends which ignores the start, as SGLang did before sglang#24851.
+    all: usize,
+    /// The values of a row, if they are known.
+    width: Option<usize>,
+}
+
+/// Where the covered rows are in a payload.
+#[derive(Debug, Clone, Copy)]
+struct PayloadLayout {
+    /// The values of a row.
+    width: usize,
+    /// The rows before the covered ones.
+    before: usize,
+}
+
+impl PayloadRows {
+    /// The layout of a payload with this many values. `None` if it has neither number of rows. `None` as well if the width is unknown and
+    /// both numbers are possible: no value is better than that of another token.
+    fn layout(self, values: usize) -> Option<PayloadLayout> {
+        let width_of = |rows: usize| match (rows, self.width) {
+            (0, _) => (values == 0).then_some(0),
+            (_, Some(width)) => (width > 0 && rows.checked_mul(width) == Some(values)).then_some(width),
+            (_, None) => (values > 0 && values.is_multiple_of(rows)).then(|| values / rows),
+        };
+        let before = self.all - self.covered;
+        match (width_of(self.covered), width_of(self.all)) {
+            (Some(_), Some(_)) if before > 0 => None,
+            (Some(width), _) => Some(PayloadLayout { width, before: 0 }),
+            (None, width) => Some(PayloadLayout { width: width?, before }),
+        }
+    }
 }
 
 impl ColumnSource {
@@ -23,14 +63,22 @@ impl ColumnSource {
     /// When the payload cannot be read, or does not have one row for each token that it should cover.
     pub fn read(&self, payload: &str, turn: TurnTokens) -> Result<Option<Column>, ColumnFault> {
         let tokens = self.alignment.tokens(turn.prompt, turn.sampled, turn.start).ok_or(ColumnFault::Unaligned)?;
-        let rows = usize::try_from(tokens.end - tokens.start).map_err(|_| ColumnFault::Length)?;
+        let covered = usize::try_from(tokens.end - tokens.start).map_err(|_| ColumnFault::Length)?;
         let experts = turn.experts.filter(|_| self.values == Values::Experts);
         let number = experts.map_or(self.number, ExpertShape::number);
         let (shape, data) = match self.encoding {
-            Encoding::Lists => self.read_lists(payload, rows)?,
-            Encoding::Base64(wire) => self.read_base64(payload, wire, rows, experts)?,
+            Encoding::Lists => self.read_lists(payload, covered)?,
+            Encoding::Base64(wire) => {
+                let all = match self.alignment {
+                    Alignment::Sampled => covered,
+                    Alignment::Processed { .. } => (turn.prompt.unwrap_or(0) + turn.sampled).saturating_sub(1),
+                };
+                let width = experts.map(ExpertShape::values).or(turn.earlier_values);
+                let width = width.map(usize::try_from).transpose().map_err(|_| ColumnFault::Length)?;
+                self.read_base64(payload, wire, PayloadRows { covered, all: all.max(covered), width }, experts)?
+            }
         };
-        Ok((rows > 0).then(|| Column { name: self.name.into(), number, tokens, shape, data: data.into() }))
+        Ok((covered > 0).then(|| Column { name: self.name.into(), number, tokens, shape, data: data.into() }))
     }
 
     fn read_lists(&self, payload: &str, rows: usize) -> Result<(Shape, Vec<u8>), ColumnFault> {
@@ -60,15 +108,18 @@ impl ColumnSource {
         &self,
         payload: &str,
         wire: NumberType,
-        rows: usize,
+        rows: PayloadRows,
         experts: Option<ExpertShape>,
     ) -> Result<(Shape, Vec<u8>), ColumnFault> {
         let text: &str = serde_json::from_str(payload).map_err(|_| ColumnFault::Encoding)?;
-        let bytes = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| ColumnFault::Encoding)?;
-        let width = if rows == 0 { 0 } else { bytes.len() / (rows * wire.size()) };
-        let is_whole = bytes.len() == rows * width * wire.size() && (width > 0 || rows == 0);
-        let is_wide = rows > 0 && experts.is_some_and(|experts| experts.values() != width as u64);
-        if !is_whole || is_wide || self.values == Values::One && width > 1 {
+        let mut bytes = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| ColumnFault::Encoding)?;
+        if !bytes.len().is_multiple_of(wire.size()) {
+            return Err(ColumnFault::Length);
+        }
+        let PayloadLayout { width, before } = rows.layout(bytes.len() / wire.size()).ok_or(ColumnFault::Length)?;
+        bytes.drain(..before * width * wire.size());
+        let rows = rows.covered;
+        if self.values == Values::One && width > 1 {
             return Err(ColumnFault::Length);
         }
         let width = u32::try_from(width).map_err(|_| ColumnFault::Length)?;
@@ -197,7 +248,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::columns::{Alignment, COLUMNS, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
+    use crate::columns::{COLUMNS, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
 
     fn mask() -> &'static ColumnSource {
         COLUMNS.iter().find(|source| source.name == "sampling_mask").unwrap()
@@ -212,7 +263,7 @@ mod tests {
     const MASK: ColumnSource = COLUMNS[SAMPLING_MASK_AT];
 
     fn tokens(prompt: Option<usize>, sampled: usize, start: Option<usize>) -> TurnTokens {
-        TurnTokens { prompt, sampled, start, experts: None }
+        TurnTokens { prompt, sampled, start, ..TurnTokens::default() }
     }
 
     fn payload(numbers: &[i32]) -> String {
@@ -280,7 +331,8 @@ mod tests {
         for (start, covered) in [(0, -4..2), (2, -2..2), (4, 0..2)] {
             let rows = usize::try_from(covered.end - covered.start).unwrap();
             let numbers: Vec<i32> = (0..i32::try_from(rows * 6).unwrap()).collect();
-            let column = EXPERTS.read(&payload(&numbers), tokens(Some(4), 3, Some(start))).unwrap().unwrap();
+            let turn = TurnTokens { earlier_values: Some(6), ..tokens(Some(4), 3, Some(start)) };
+            let column = EXPERTS.read(&payload(&numbers), turn).unwrap().unwrap();
             assert_eq!((column.tokens.clone(), &column.shape), (covered, &Shape::Fixed([6].into())));
             let flat: Vec<i32> = values(&column).concat().into_iter().map(i32::from).collect();
             assert_eq!(flat, numbers);
@@ -307,6 +359,24 @@ mod tests {
         assert_eq!(EXPERTS.read("\"AAA\"", tokens(Some(4), 3, Some(0))), Err(ColumnFault::Encoding));
         assert_eq!(EXPERTS.read("\"AAA=\"", tokens(Some(4), 3, Some(0))), Err(ColumnFault::Length), "half of a number");
         assert_eq!(EXPERTS.read("[[1]]", tokens(Some(4), 3, Some(0))), Err(ColumnFault::Encoding));
+    }
+
+    /// Prompt 9 and 8 sampled tokens: 16 rows of 6 values, which are also 8 rows of 12.
+    #[test]
+    fn payload_of_an_engine_that_ignores_the_start_lacks_its_first_rows() {
+        let numbers: Vec<i32> = (0..16 * 6).map(|value| 1 + value % 250).collect();
+        let turn = tokens(Some(9), 8, Some(8));
+        assert_eq!(EXPERTS.read(&payload(&numbers), turn), Err(ColumnFault::Length), "6 or 12 values for a token");
+        let column = EXPERTS.read(&payload(&numbers), TurnTokens { earlier_values: Some(6), ..turn }).unwrap().unwrap();
+        let expected: Vec<Vec<u16>> =
+            numbers[8 * 6..].chunks(6).map(|row| row.iter().map(|v| *v as u16).collect()).collect();
+        assert_eq!((column.tokens.clone(), values(&column)), (-1..7, expected));
+        let experts = Some(ExpertShape { layers: 3, per_token: 2, experts: 256 });
+        let column = EXPERTS.read(&payload(&numbers), TurnTokens { experts, ..turn }).unwrap().unwrap();
+        assert_eq!((column.shape, column.data.len(), column.data[0]), (Shape::Fixed([3, 2].into()), 48, 49));
+        // no row is covered, and the engine sends all
+        let turn = TurnTokens { earlier_values: Some(6), ..tokens(Some(16), 1, Some(16)) };
+        assert_eq!(EXPERTS.read(&payload(&numbers), turn), Ok(None));
     }
 
     #[test]
@@ -345,12 +415,42 @@ mod tests {
         #[test]
         fn reading_arbitrary_text_does_not_panic(
             text in "[\\[\\]0-9,.\"eE-]{0,40}", sampled in 0_usize..4, prompt in prop::option::of(0_usize..4), start in prop::option::of(0_usize..5),
-            experts in prop::option::of((0..3_u32, 0..3_u32, 0..300_u32)),
+            experts in prop::option::of((0..3_u32, 0..3_u32, 0..300_u32)), earlier_values in prop::option::of(0..4_u64),
         ) {
             let experts = experts.map(|(layers, per_token, experts)| ExpertShape { layers, per_token, experts });
             for source in [MASK, STATES, EXPERTS] {
-                if let Ok(Some(column)) = source.read(&text, TurnTokens { prompt, sampled, start, experts }) {
+                let turn = TurnTokens { prompt, sampled, start, experts, earlier_values };
+                if let Ok(Some(column)) = source.read(&text, turn) {
                     prop_assert!(column.rows().is_some_and(|rows| !rows.is_empty()));
+                }
+            }
+        }
+
+        /// An engine may ignore the start. Whatever the numbers of tokens, a value is that of its token, or there is none.
+        #[test]
+        fn no_token_gets_the_experts_of_another(
+            prompt in 1_usize..20, sampled in 0_usize..20, start in 0_usize..20, width in 1_usize..13, ignores in any::<bool>(),
+            is_known in any::<bool>(),
+        ) {
+            let start = start.min(prompt);
+            let all = prompt + sampled - 1;
+            // each value names its token
+            let first = if ignores { 0 } else { start.min(all) };
+            let numbers: Vec<i32> = (first..all).flat_map(|token| vec![i32::try_from(token + 1).unwrap(); width]).collect();
+            let earlier_values = is_known.then_some(width as u64);
+            let turn = TurnTokens { earlier_values, ..tokens(Some(prompt), sampled, Some(start)) };
+            let read = EXPERTS.read(&payload(&numbers), turn);
+            let covered = all.saturating_sub(start);
+            match read {
+                Ok(Some(column)) => {
+                    let expected: Vec<Vec<u16>> = (start..all).map(|token| vec![u16::try_from(token + 1).unwrap(); width]).collect();
+                    prop_assert_eq!(values(&column), expected);
+                }
+                Ok(None) => prop_assert_eq!(covered, 0),
+                Err(fault) => {
+                    prop_assert_eq!(fault, ColumnFault::Length);
+                    let is_ambiguous = start > 0 && numbers.len().is_multiple_of(covered) && numbers.len().is_multiple_of(all);
+                    prop_assert!(!is_known && is_ambiguous, "refused without need");
                 }
             }
         }

@@ -92,6 +92,7 @@ impl Item {
             )));
         }
         let experts_from = match request.experts_from.filter(|_| options.routed_experts && !older) {
+            Some(_) if options.ignores_experts_start => Some(0),
             Some(start) => {
                 Some(usize::try_from(start).ok().filter(|start| *start <= prompt.len()).ok_or_else(|| {
                     Refusal::Value(format!("routed_experts_start_len must be in [0, {}]; got {start}.", prompt.len()))

@@ -61,6 +61,8 @@ pub struct EngineOptions {
     pub plugin: Plugin,
     /// Return the experts that processed each token on request, as with `--enable-return-routed-experts` (0.5.23 only).
     pub routed_experts: bool,
+    /// Return those of all tokens also for a later start, as SGLang did before it had `routed_experts_start_len`.
+    pub ignores_experts_start: bool,
     /// Record every sequence for [`Engine::journal`](super::Engine::journal). The memory of the journal is not bounded.
     pub journal: bool,
     /// The maximum length of prompt and reply together, in tokens.
@@ -80,6 +82,7 @@ impl Default for EngineOptions {
             allowed: None,
             plugin: Plugin::Absent,
             routed_experts: false,
+            ignores_experts_start: false,
             journal: false,
             context_length: 4096,
         }

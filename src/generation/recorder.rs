@@ -18,6 +18,7 @@ use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
 use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, ReportedVersions, TurnMetadata, now_ms};
+use column_builder::ColumnFacts;
 pub(crate) use record_context::RecordContext;
 use turn_builder::TurnBuilder;
 
@@ -340,11 +341,20 @@ impl Recorder {
         let sampling = self.context.sampling.get_mut(at);
         let sampling = sampling.and_then(|text| if is_only_sample { text.take() } else { text.clone() });
         let tokens = u32::try_from(turn.ids.len()).unwrap_or(u32::MAX);
-        let is_cut = about.finish.is_none();
-        let (columns, missing_columns) =
-            turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), &self.context, is_cut);
-        self.missing_columns.extend(missing_columns.iter().map(|(name, fault)| (name.clone(), *fault)));
+        // the engine reports no columns for a request that it aborts in its queue
+        let is_cut = about.finish.as_deref().is_none_or(|finish| finish == "abort");
         let adapter = self.context.adapters.get(at).and_then(Option::as_ref);
+        let recorded = |name: &str| {
+            let session = self.call.sessions().session(self.call.id());
+            let prefix = session.zip(prompt.as_ref());
+            prefix
+                .map(|(session, prompt)| session.recorded_prefix(prompt, name, self.context.epoch, adapter))
+                .unwrap_or_default()
+        };
+        let facts = ColumnFacts { starts: &self.context.column_starts, is_cut, recorded: &recorded };
+        let (columns, missing_columns) =
+            turn.take_columns(prompt.as_ref().map(|prompt| prompt.len()), self.context.experts, &facts);
+        self.missing_columns.extend(missing_columns.iter().map(|(name, fault)| (name.clone(), *fault)));
         let about = TurnMetadata {
             engine: self.context.engine.clone(),
             rid: turn.rid,

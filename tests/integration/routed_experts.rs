@@ -11,6 +11,8 @@ use tokentap::demo::{EngineOptions, Streaming};
 use super::chat::Chat;
 use super::support::client::{get, post};
 use super::support::demo::Demo;
+use super::support::proxy::Proxy;
+use super::support::upstream::{EngineProfile, Upstream, json_message};
 
 const FLAGS: [&str; 4] = ["--columns", "routed_experts", "--moe-shape", "3x2x8"];
 
@@ -103,16 +105,114 @@ async fn client_that_asks_itself_gets_its_own_start() {
     let reply = ask(&demo, "s", &prompt, json!({"return_routed_experts": true, "routed_experts_start_len": 2})).await;
     let data = STANDARD.decode_to_vec(reply["meta_info"]["routed_experts"].as_str().unwrap()).unwrap();
     assert_eq!(data.len(), 4 * 6 * (prompt.len() + output(&reply).len() - 1 - 2));
-    let found = experts(&rows(demo.proxy.control, "s").await[0]);
+    let row = rows(demo.proxy.control, "s").await.remove(0);
+    assert_eq!(row["turns"][0]["missing_columns"], json!([{"name": "routed_experts", "reason": "client_start"}]));
+    assert_eq!(row["flags"], json!(["column_missing"]));
+    let found = experts(&row);
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>()[..3], [false, false, true]);
     // the next turn of the path asks for nothing twice
     let next = [prompt, output(&reply), demo.encode(" and")].concat();
     ask(&demo, "s", &next, json!({})).await;
     let row = rows(demo.proxy.control, "s").await.remove(0);
+    assert_eq!(row["turns"][1].get("missing_columns"), None, "{row}");
+    assert_eq!(row["flags"], json!(["extends_length", "column_missing"]));
     let expected = truth(&ids(&row), 0);
     for (at, found) in experts(&row).into_iter().enumerate() {
         assert_eq!(found, expected.get(at).filter(|_| at >= 2).map(|row| row.to_vec()), "token {at}");
     }
+}
+
+/// A client that counts the tokens of the path itself, as strands-sglang does.
+#[tokio::test]
+async fn row_is_whole_where_the_start_of_the_client_is_that_of_the_path() {
+    let demo = demo(EngineOptions::default(), &[]).await;
+    let mut prompt = demo.encode("The ship went down the river");
+    let mut start = 0;
+    for _ in 0..3 {
+        let more = json!({"return_routed_experts": true, "routed_experts_start_len": start});
+        let reply = ask(&demo, "s", &prompt, more).await;
+        prompt.extend(output(&reply));
+        start = prompt.len() - 1;
+        prompt.extend(demo.encode(" and then"));
+    }
+    check(&rows(demo.proxy.control, "s").await[0], "the client's starts");
+}
+
+/// SGLang before it had `routed_experts_start_len`: each turn returns the experts of the whole path.
+#[tokio::test]
+async fn rows_of_an_engine_that_ignores_the_start_are_those_of_their_tokens() {
+    for (flags, width) in [(&FLAGS[..], 6), (&FLAGS[..2], 12)] {
+        let options = EngineOptions { routed_experts: true, ignores_experts_start: true, ..EngineOptions::default() };
+        let demo = Demo::start(options, flags).await;
+        let mut prompt = demo.encode("The ship went down the river");
+        for _ in 0..2 {
+            // the payload of the second turn has twice as many rows as it should: they could be half as many of twice the width
+            let params = json!({"max_new_tokens": prompt.len() - 1, "ignore_eos": true, "top_k": 1});
+            ask(&demo, "s", &prompt, json!({"sampling_params": params})).await;
+            prompt = ids(&rows(demo.proxy.control, "s").await[0]);
+        }
+        let row = rows(demo.proxy.control, "s").await.remove(0);
+        assert_eq!((&row["flags"], row["turns"].as_array().unwrap().len()), (&json!([]), 2), "{row}");
+        let column = &row["columns"][0];
+        assert_eq!(column["tokens"], json!([{"start": 0, "end": prompt.len() - 1}]));
+        let data = STANDARD.decode_to_vec(column["data"].as_str().unwrap()).unwrap();
+        let found: Vec<i32> = data.chunks(width / 6).map(|number| i32::from(number[0])).collect();
+        assert_eq!(found, truth(&prompt, 0).concat(), "{flags:?}");
+    }
+}
+
+/// A client disconnects, and the next turn reports the experts of its tokens.
+#[tokio::test]
+async fn row_whose_gap_a_later_turn_closed_lacks_no_column() {
+    let options = EngineOptions {
+        streaming: Streaming::Incremental,
+        token_delay: Some(Duration::from_millis(5)),
+        journal: true,
+        ..EngineOptions::default()
+    };
+    let demo = demo(options, &[]).await;
+    let prompt = demo.encode("The ship went down the river");
+    let body = json!({"input_ids": prompt, "rid": "r", "stream": true, "sampling_params": {"max_new_tokens": 200, "ignore_eos": true}});
+    let cut_off = async || -> Option<Value> {
+        let row = rows(demo.proxy.control, "s").await.pop()?;
+        (row["turns"][0]["missing_columns"] == json!([{"name": "routed_experts", "reason": "cut_off"}])).then_some(row)
+    };
+    tokio::select! {
+        _ = demo.post("/sessions/s/generate", &body) => unreachable!("it has no end"),
+        () = async {
+            while !demo.engine.journal().iter().any(|entry| entry.rid == "r" && entry.sampled.len() >= 3) {
+                tokio::task::yield_now().await;
+            }
+        } => {}
+    }
+    let row = loop {
+        if let Some(row) = cut_off().await {
+            break row;
+        }
+    };
+    assert!(row["flags"].to_string().contains("column_missing"), "{row}");
+    ask(&demo, "s", &[ids(&row), demo.encode(" and then")].concat(), json!({})).await;
+    let row = rows(demo.proxy.control, "s").await.remove(0);
+    check(&row, "the gap is closed");
+    assert_eq!(row["turns"][0]["missing_columns"], json!([{"name": "routed_experts", "reason": "cut_off"}]));
+}
+
+/// SGLang's reply to an abort in its waiting queue has no routed experts.
+#[tokio::test]
+async fn columns_of_a_request_that_is_aborted_in_the_queue_are_cut_off() {
+    let profile =
+        EngineProfile { server_info: json!({"enable_return_routed_experts": true}), ..EngineProfile::default() };
+    let finish = json!({"type": "abort", "message": "Abort in waiting queue"});
+    let meta =
+        json!({"id": "r", "finish_reason": finish, "weight_version": "w", "e2e_latency": 0.5, "completion_tokens": 0});
+    let reply = json!({"text": "", "output_ids": [], "meta_info": meta}).to_string();
+    let engine = Upstream::start(profile, move |_| json_message(200, reply.as_bytes())).await;
+    let proxy = Proxy::probed(engine.addr, &FLAGS).await;
+    let answer = post(proxy.data, "/sessions/s/generate", br#"{"input_ids":[1,2,3]}"#).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let metrics = get(proxy.control, "/metrics").await.text();
+    let line = r#"tokentap_missing_columns_total{column="routed_experts",reason="cut_off"} 1"#;
+    assert!(metrics.contains(line), "{metrics}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ mod request;
 use crate::engine::events::Chunk;
 use crate::json::{Cursor, Edit, Malformed, Object, Splice};
 use crate::named_enum::named_enum;
-use members::{Join, OF_PROMPT, OF_TOKENS, REASONING_AT, ROUTED_EXPERTS_AT};
+use members::{Join, OF_PROMPT, OF_TOKENS, REASONING_AT, ROUTED_EXPERTS_AT, decoded, encoded};
 pub(crate) use request::{ResumableRequest, STATELESS};
 
 named_enum! {
@@ -309,7 +309,25 @@ impl JoinedReply {
                 return Ok(before.map(<[u8]>::to_vec));
             }
         }
-        OF_TOKENS[at].1.join(before, current)
+        match (before, current) {
+            (Some(before), Some(current)) if at == ROUTED_EXPERTS_AT => self.joined_experts(before, current).map(Some),
+            _ => OF_TOKENS[at].1.join(before, current),
+        }
+    }
+
+    /// The routed experts of all attempts. An engine that ignores the start in the request for the rest repeats the rows of the tokens before.
+    fn joined_experts(&self, before: &[u8], current: &[u8]) -> Result<Vec<u8>, JoinError> {
+        let (mut joined, mut current) = (decoded(before)?, decoded(current)?);
+        // each token but the last of an attempt has a row
+        let rows = |sampled: usize| (self.request.prompt_len() + sampled).saturating_sub(1);
+        let known = rows(self.with_experts.unwrap_or(0));
+        let all = rows(self.before.ids.len() + self.current.ids.len());
+        let earlier = known.saturating_sub(self.request.experts_start());
+        if earlier > 0 && current.len() * earlier == joined.len() * all {
+            current.drain(..joined.len() / earlier * known);
+        }
+        joined.extend(current);
+        Ok(encoded(&joined))
     }
 
     /// `weight_versions` of all attempts: those of the current one after the earlier tokens, equal neighbours as one.
@@ -481,6 +499,7 @@ mod tests {
         fn joined_events_are_those_of_one_reply(
             events in prop::collection::vec((1..4_usize, prop::bool::weighted(0.3)), 1..20),
             repeats in any::<bool>(),
+            ignores_start in any::<bool>(),
         ) {
             let total: usize = events.iter().map(|(tokens, _)| tokens).sum();
             let whole = Attempt { before: 0, prompt: 3, is_flat: repeats };
@@ -497,7 +516,11 @@ mod tests {
                     (false, false) => Value::Null,
                 };
                 let first = if repeats { 0 } else { start - attempt.before };
-                let sent = attempt.object(first, end - attempt.before, &finish);
+                let mut sent = attempt.object(first, end - attempt.before, &finish);
+                if ignores_start && !finish.is_null() {
+                    let rows = (0..attempt.prompt + end - attempt.before - 1).map(|row| row as u8).collect::<Vec<_>>();
+                    sent["meta_info"]["routed_experts"] = json!(base64_simd::STANDARD.encode_to_string(rows));
+                }
                 let object = joined.join(sent.to_string().as_bytes()).unwrap();
                 prop_assert_eq!((object.kind == ObjectKind::Aborted, object.new_tokens), (!is_last && *aborts, *tokens));
                 let found = object.json.map_or(sent, |json| serde_json::from_slice(&json).unwrap());

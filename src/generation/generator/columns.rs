@@ -42,8 +42,9 @@ impl Generator {
         let least = prefixes.reduce(|one, other| RecordedPrefix {
             tokens: one.tokens.min(other.tokens),
             covered: one.covered.min(other.covered),
+            values: None,
         });
-        let RecordedPrefix { tokens, covered } = least.unwrap_or_default();
+        let RecordedPrefix { tokens, covered, .. } = least.unwrap_or_default();
         inputs.starts = [covered, tokens.saturating_sub(1)];
         inputs
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::columns::{COLUMNS, Column, ColumnFault, TOP_COLUMNS, TurnTokens, top_columns};
 use crate::engine::plan::{ColumnPlan, ColumnPlans, ItemPlan};
 use crate::logprobs::Rows;
+use crate::session::RecordedPrefix;
 
 /// Collects the token columns of one sequence.
 #[derive(Debug, Default)]
@@ -40,11 +41,21 @@ struct TopTokens {
     logprobs: Vec<f32>,
 }
 
+/// What the columns of a finished turn depend on besides their payloads and the tokens.
+pub(super) struct ColumnFacts<'a> {
+    /// The first token of each column of the table, where the request chooses it and it can be read.
+    pub(super) starts: &'a [Option<usize>],
+    /// The reply was cut off, so that an absent payload may have been in the part that did not arrive.
+    pub(super) is_cut: bool,
+    /// What earlier turns have of the column of this name.
+    pub(super) recorded: &'a dyn Fn(&str) -> RecordedPrefix,
+}
+
 /// The columns of a turn.
 #[derive(Debug, Default)]
 pub(super) struct BuiltColumns {
     pub(super) columns: Vec<Column>,
-    /// The columns that it lacks, and why.
+    /// The columns that it lacks, or of which it lacks tokens, and why.
     pub(super) missing: BTreeMap<Box<str>, ColumnFault>,
     /// Payloads that the client requested and that cannot be read as columns: member and JSON text.
     pub(super) unread: Vec<(&'static str, String)>,
@@ -92,27 +103,34 @@ impl ColumnBuilder {
         }
     }
 
-    /// The columns of a turn with these tokens. `starts` has the first token of each column of the table. `is_cut` if the reply was cut
-    /// off, so that an absent payload may have been in a part that did not arrive.
-    pub(super) fn build(self, tokens: TurnTokens, starts: &[Option<usize>], is_cut: bool) -> BuiltColumns {
+    /// The columns of a turn with these tokens.
+    pub(super) fn build(self, tokens: TurnTokens, facts: &ColumnFacts<'_>) -> BuiltColumns {
         let mut built = BuiltColumns::default();
         for (at, (payload, plan)) in self.payloads.into_iter().zip(self.plans).enumerate() {
             let source = &COLUMNS[at];
             let fault = match (payload, plan) {
                 (Payload::Absent, ColumnPlan::Unwanted) => continue,
                 (Payload::Absent, ColumnPlan::Missing(fault)) => fault,
-                (Payload::Absent, _) if is_cut => ColumnFault::CutOff,
+                (Payload::Absent, _) if facts.is_cut => ColumnFault::CutOff,
                 (Payload::Absent, _) => ColumnFault::NotReturned,
                 (payload, plan) => {
-                    let start = starts.get(at).copied().flatten();
-                    match source.read(payload.text(), TurnTokens { start, ..tokens }) {
+                    let start = facts.starts.get(at).copied().flatten();
+                    let is_own = plan == ColumnPlan::Forced;
+                    // looked up only where it matters
+                    let needs_earlier = start > Some(0) && (!is_own || tokens.experts.is_none());
+                    let recorded =
+                        if needs_earlier { (facts.recorded)(source.name) } else { RecordedPrefix::default() };
+                    let turn = TurnTokens { start, earlier_values: recorded.values, ..tokens };
+                    match source.read(payload.text(), turn) {
                         Ok(column) => {
                             built.columns.extend(column);
-                            continue;
+                            if is_own || start <= Some(recorded.covered) {
+                                continue;
+                            }
+                            ColumnFault::ClientStart
                         }
                         Err(fault) => {
                             // what tokentap itself requested is of no use to the client
-                            let is_own = plan == ColumnPlan::Forced;
                             built.unread.extend((!is_own).then(|| (source.member, payload.text().to_owned())));
                             fault
                         }
@@ -159,6 +177,11 @@ mod tests {
         ColumnBuilder { plans, ..ColumnBuilder::default() }
     }
 
+    fn build(builder: ColumnBuilder, tokens: TurnTokens, starts: &[Option<usize>], is_cut: bool) -> BuiltColumns {
+        let recorded = |_: &str| RecordedPrefix::default();
+        builder.build(tokens, &ColumnFacts { starts, is_cut, recorded: &recorded })
+    }
+
     fn sampled(count: usize) -> TurnTokens {
         TurnTokens { prompt: Some(3), sampled: count, ..TurnTokens::default() }
     }
@@ -170,7 +193,7 @@ mod tests {
             for part in parts.iter().filter(|part| **part != "[]") {
                 builder.add_payload(SAMPLING_MASK_AT, Bytes::copy_from_slice(part.as_bytes()), true);
             }
-            let built = builder.build(sampled(4), &[None, None], false);
+            let built = build(builder, sampled(4), &[None, None], false);
             let [column] = &built.columns[..] else { panic!("{built:?}") };
             let lists: Vec<Vec<u8>> =
                 column.rows().unwrap().iter().map(|row| row.chunks(4).map(|id| id[0]).collect()).collect();
@@ -181,7 +204,7 @@ mod tests {
     #[test]
     fn absent_column_has_a_reason() {
         let reason = |plan, is_cut| {
-            let built = with([ColumnPlan::Unwanted, plan]).build(sampled(2), &[None, Some(0)], is_cut);
+            let built = build(with([ColumnPlan::Unwanted, plan]), sampled(2), &[None, Some(0)], is_cut);
             built.missing.get("routed_experts").copied()
         };
         assert_eq!(reason(ColumnPlan::Unwanted, false), None);
@@ -195,9 +218,31 @@ mod tests {
         for (plan, unread) in [(ColumnPlan::Requested, 1), (ColumnPlan::Forced, 0), (ColumnPlan::Unwanted, 1)] {
             let mut builder = with([ColumnPlan::Unwanted, plan]);
             builder.add_payload(ROUTED_EXPERTS_AT, Bytes::from_static(b"\"AAA=\""), false);
-            let built = builder.build(sampled(2), &[None, Some(0)], false);
+            let built = build(builder, sampled(2), &[None, Some(0)], false);
             assert_eq!((built.unread.len(), built.missing["routed_experts"]), (unread, ColumnFault::Length));
         }
+    }
+
+    /// Prompt 3, sampled 2: 4 rows of one value, those of the first two tokens left out.
+    #[test]
+    fn tokens_that_the_start_of_the_client_leaves_out_have_a_reason() {
+        let reason = |plan, covered| {
+            let mut builder = with([ColumnPlan::Unwanted, plan]);
+            builder.add_payload(ROUTED_EXPERTS_AT, Bytes::from_static(b"\"AQAAAAIAAAA=\""), false);
+            let recorded = |_: &str| RecordedPrefix { tokens: 3, covered, values: Some(1) };
+            let facts = ColumnFacts { starts: &[None, Some(2)], is_cut: false, recorded: &recorded };
+            let built = builder.build(sampled(2), &facts);
+            assert_eq!(built.columns[0].tokens, -1..1, "{plan:?}");
+            built.missing.get("routed_experts").copied()
+        };
+        assert_eq!(reason(ColumnPlan::Requested, 0), Some(ColumnFault::ClientStart));
+        assert_eq!(
+            reason(ColumnPlan::Unwanted, 1),
+            Some(ColumnFault::ClientStart),
+            "the client asks, and not tokentap"
+        );
+        assert_eq!(reason(ColumnPlan::Requested, 2), None, "earlier turns have them");
+        assert_eq!(reason(ColumnPlan::Forced, 0), None, "the reason of the earlier turn counts");
     }
 
     #[test]
@@ -212,7 +257,7 @@ mod tests {
             let top = TopTokens { most: 2, is_requested: true, ..TopTokens::default() };
             let mut builder = ColumnBuilder { top: Some(top), ..ColumnBuilder::default() };
             builder.add_top(&all, sampled_tokens);
-            builder.build(sampled(sampled_tokens), &[], false)
+            build(builder, sampled(sampled_tokens), &[], false)
         };
         let fixed = built(&[&[5, 6, 7], &[8, 9, 1]], 2);
         let [ids, logprobs] = &fixed.columns[..] else { panic!("{fixed:?}") };

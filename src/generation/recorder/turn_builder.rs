@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::column_builder::{BuiltColumns, ColumnBuilder};
-use super::{CapturedOutput, RecordContext};
-use crate::columns::{Column, ColumnFault, TurnTokens};
+use super::CapturedOutput;
+use super::column_builder::{BuiltColumns, ColumnBuilder, ColumnFacts};
+use crate::columns::{Column, ColumnFault, ExpertShape, TurnTokens};
 use crate::engine::events::Chunk;
 use crate::engine::sglang::extras;
 use crate::generation::entropy_lists::ListContent;
@@ -162,16 +162,16 @@ impl TurnBuilder {
     }
 
     /// Takes the token columns, and why others are missing. A payload that the client requested and that cannot be read becomes one of the
-    /// extras. `prompt` is the number of prompt tokens, if it is known. `is_cut` if the reply was cut off.
+    /// extras. `prompt` is the number of prompt tokens, if it is known.
     pub(super) fn take_columns(
         &mut self,
         prompt: Option<usize>,
-        context: &RecordContext,
-        is_cut: bool,
+        experts: Option<ExpertShape>,
+        facts: &ColumnFacts<'_>,
     ) -> (Vec<Column>, BTreeMap<Box<str>, ColumnFault>) {
         let Some(columns) = self.columns.take() else { return Default::default() };
-        let tokens = TurnTokens { prompt, sampled: self.ids.len(), start: None, experts: context.experts };
-        let BuiltColumns { columns, missing, unread } = columns.build(tokens, &context.column_starts, is_cut);
+        let tokens = TurnTokens { prompt, sampled: self.ids.len(), experts, ..TurnTokens::default() };
+        let BuiltColumns { columns, missing, unread } = columns.build(tokens, facts);
         self.extras.extend(unread.into_iter().map(|(name, text)| (name.into(), text)));
         (columns, missing)
     }

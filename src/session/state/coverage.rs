@@ -1,6 +1,7 @@
 //! The tokens of a prompt whose values in a token column are recorded.
 
 use super::Session;
+use crate::columns::Column;
 use crate::session::view::upwards;
 use crate::session::{RequestedAdapter, Span};
 
@@ -11,6 +12,8 @@ pub struct RecordedPrefix {
     pub tokens: usize,
     /// How many of them a later turn need not report again: all before the first without a value in the column.
     pub covered: usize,
+    /// The values that the last turn with the column has for a token, if all tokens have the same number.
+    pub values: Option<u64>,
 }
 
 impl Session {
@@ -28,11 +31,14 @@ impl Session {
         let (Some(parent), tokens) = state.forest.parent(prompt) else { return RecordedPrefix::default() };
         // the last token of a turn is processed with the next one
         let mut end = tokens;
+        let mut covered = None;
         for turn in upwards(state.forest.turns(), parent) {
             let response = end - turn.response.len();
-            let column = turn.about.columns.iter().find(|column| *column.name == *name);
-            if let Some(covered) = column.and_then(|column| response.checked_add_signed(column.tokens.end as isize)) {
-                return RecordedPrefix { tokens, covered: covered.min(tokens.saturating_sub(1)) };
+            let column = Column::named(&turn.about.columns, name);
+            let until = column.and_then(|column| response.checked_add_signed(column.tokens.end as isize));
+            if let (Some(column), Some(until)) = (column, until) {
+                let covered = covered.unwrap_or_else(|| until.min(tokens.saturating_sub(1)));
+                return RecordedPrefix { tokens, covered, values: column.values() };
             }
             // epochs that another process counted cannot be compared
             let is_current = |span: &Span| {
@@ -41,11 +47,11 @@ impl Session {
                 span.process.is_none() && (span.epoch, span.until) == (epoch, epoch) && is_same
             };
             if !turn.about.policy.iter().all(is_current) {
-                return RecordedPrefix { tokens, covered: end.saturating_sub(1) };
+                covered.get_or_insert(end.saturating_sub(1));
             }
             end = response - turn.prompt.len();
         }
-        RecordedPrefix { tokens, covered: 0 }
+        RecordedPrefix { tokens, covered: covered.unwrap_or(0), values: None }
     }
 }
 
@@ -65,8 +71,8 @@ mod tests {
                 name: "c".into(),
                 number: NumberType::U8,
                 tokens: -1..sampled - 1,
-                shape: Shape::Fixed(Box::default()),
-                data: vec![0; response.len()].into(),
+                shape: Shape::Fixed([2, 3].into()),
+                data: vec![0; 6 * response.len()].into(),
             };
             let (weight_version, version, process) = (None, None, None);
             let span = Span {
@@ -86,7 +92,7 @@ mod tests {
         };
         let of = |prompt: &[u32], name: &str, epoch| {
             let prefix = store.session("s").unwrap().recorded_prefix(prompt, name, epoch, None);
-            let RecordedPrefix { tokens, covered } = prefix;
+            let RecordedPrefix { tokens, covered, .. } = prefix;
             (tokens, covered)
         };
         turn(&[1, 2], &[3, 4], 7, true);
@@ -99,7 +105,8 @@ mod tests {
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 8), (7, 6), "the weights are others now");
         let adapter = RequestedAdapter { name: "a".into(), epoch: 0 };
         let prefix = store.session("s").unwrap().recorded_prefix(&[1, 2, 3, 4, 5, 6, 7, 8], "c", 7, Some(&adapter));
-        assert_eq!((prefix.tokens, prefix.covered), (7, 6), "the base weights alone sampled the turn");
+        let expected = RecordedPrefix { tokens: 7, covered: 6, values: Some(6) };
+        assert_eq!(prefix, expected, "the base weights alone sampled the turn");
         turn(&[1, 2, 3, 4, 5, 6, 7, 8], &[9], 8, true);
         assert_eq!(of(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "c", 8), (9, 8));
     }

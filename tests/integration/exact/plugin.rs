@@ -10,6 +10,7 @@ use crate::support::demo::{Demo, all_numbers, assert_close, ids, numbers, sampli
 
 const WITH_PLUGIN: EngineOptions = EngineOptions {
     routed_experts: false,
+    ignores_experts_start: false,
     plugin: Plugin::Full,
     streaming: Streaming::Cumulative,
     dialect: Dialect::Sglang0523,

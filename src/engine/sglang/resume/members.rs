@@ -76,7 +76,7 @@ impl Join {
             Self::Base64 => {
                 let mut bytes = decoded(earlier)?;
                 bytes.extend(decoded(later)?);
-                format!("\"{}\"", base64_simd::STANDARD.encode_to_string(bytes)).into_bytes()
+                encoded(&bytes)
             }
             Self::Shape => {
                 let ([rows, columns], [more, later_columns]): ([u64; 2], [u64; 2]) = (parsed(earlier)?, parsed(later)?);
@@ -102,7 +102,13 @@ fn content(list: &[u8]) -> Result<&[u8], JoinError> {
     Ok(content.trim_ascii())
 }
 
-fn decoded(text: &[u8]) -> Result<Vec<u8>, JoinError> {
+/// The base64 of bytes, as a JSON string.
+pub(super) fn encoded(bytes: &[u8]) -> Vec<u8> {
+    format!("\"{}\"", base64_simd::STANDARD.encode_to_string(bytes)).into_bytes()
+}
+
+/// The bytes of a JSON string in base64.
+pub(super) fn decoded(text: &[u8]) -> Result<Vec<u8>, JoinError> {
     let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).ok_or(JoinError)?;
     base64_simd::STANDARD.decode_to_vec(text).map_err(|_| JoinError)
 }

@@ -134,6 +134,15 @@ impl ResumableRequest {
         self.prompt.len()
     }
 
+    /// The first token whose routed experts the first request asked for.
+    pub(super) fn experts_start(&self) -> usize {
+        let start = |object: Object| {
+            let start = object.get(&self.body, EXPERTS_START)?;
+            std::str::from_utf8(start).ok()?.parse().ok()
+        };
+        Object::parse(&self.body).ok().and_then(start).unwrap_or(0)
+    }
+
     /// The request for the rest after the tokens `sampled`, with the id `rid`. Attempts with the first `with_experts` of them have returned
     /// routed experts, which exclude those of the last token; `None` if no attempt has.
     pub(super) fn continued(
@@ -156,8 +165,7 @@ impl ResumableRequest {
         edit.set("input_ids", &ids);
         edit.set("rid", format!("\"{rid}\"").as_bytes());
         if let Some(known) = with_experts {
-            let first = object.get(body, EXPERTS_START).and_then(|start| std::str::from_utf8(start).ok()?.parse().ok());
-            let start = (self.prompt.len() + known).saturating_sub(1).max(first.unwrap_or(0));
+            let start = (self.prompt.len() + known).saturating_sub(1).max(self.experts_start());
             edit.set(EXPERTS_START, start.to_string().as_bytes());
         }
         if let Some(most) = self.max_new_tokens {
