@@ -22,12 +22,11 @@ impl<'a> RoutedExperts<'a> {
     /// Those of a path; `None` unless every token but the last has them, all with one shape `[layers, experts per token]`.
     pub(super) fn of(path: &'a Path) -> Option<Self> {
         let name = COLUMNS[ROUTED_EXPERTS_AT].name;
-        let mut columns = PathColumn::all(path).into_iter().filter(|column| column.name == name);
+        let mut columns = PathColumn::named(path, name).into_iter();
         let (column, None) = (columns.next()?, columns.next()) else { return None };
         let [layers, per_token] = *column.dimensions()? else { return None };
         let shape = [usize::try_from(layers).ok()?, usize::try_from(per_token).ok()?];
-        let but_last = 0..path.len().saturating_sub(1);
-        let is_whole = column.tokens == std::slice::from_ref(&but_last);
+        let is_whole = column.covers(path.len().saturating_sub(1));
         is_whole.then(|| Self { shape, number: column.number, rows: column.into_rows() })
     }
 

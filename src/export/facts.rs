@@ -1,10 +1,11 @@
 //! The facts of a whole row besides its tokens: flags, status, reward, group.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::PathColumn;
 use super::policies::Policies;
 use super::text::Text;
 use crate::columns::{Alignment, COLUMNS};
@@ -18,6 +19,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     let mut policies = Policies::default();
     let (mut extends, mut retokenised, mut foreign, mut inserted, mut lacks_column, mut mixes) = Default::default();
     let mut faults = HashSet::new();
+    let mut processed: BTreeSet<&str> = BTreeSet::new();
     // a single pass, because a path may have thousands of turns
     for step in &path.steps {
         let turn = &step.turn;
@@ -28,10 +30,16 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
             foreign |= chat.foreign_text;
             inserted |= chat.inserted_end_of_turn > 0;
         }
-        lacks_column |= !turn.about.missing_columns.is_empty();
+        // a turn reports values of processed tokens for earlier turns too
+        let (of_path, of_turn): (Vec<&str>, Vec<&str>) =
+            turn.about.missing_columns.keys().map(|name| &**name).partition(|name| is_processed(name));
+        lacks_column |= !of_turn.is_empty();
+        let recorded = turn.about.columns.iter().map(|column| &*column.name).filter(|name| is_processed(name));
+        processed.extend(recorded.chain(of_path));
         mixes |= was_processed_again(&turn.about);
         faults.extend(turn.about.fault);
     }
+    lacks_column |= processed.into_iter().any(|name| !PathColumn::is_whole(path, name));
     let facts = [
         (path.incomplete, "incomplete"),
         (policies.differ(), "crosses_versions"),
@@ -247,6 +255,41 @@ mod tests {
             "ids_mismatch",
         ];
         assert_eq!(flags(&row), all);
+    }
+
+    #[test]
+    fn row_lacks_a_column_of_processed_tokens_unless_its_turns_cover_it_together() {
+        let experts = |tokens: std::ops::Range<i32>, width: u32| Column {
+            name: "routed_experts".into(),
+            number: NumberType::U8,
+            data: vec![1; tokens.len() * width as usize].into(),
+            tokens,
+            shape: Shape::Fixed([width].into()),
+        };
+        // two prompt tokens and one sampled, then one of each
+        let flags_of = |first: Option<Column>, missing: Option<ColumnFault>, second: Option<Column>| {
+            let mut turns = [turn(0, None, &[1, 2], &[3]), turn(1, Some(0), &[4], &[5])];
+            turns[0].about.missing_columns =
+                missing.map(|fault| ("routed_experts".into(), fault)).into_iter().collect();
+            turns[0].about.columns.extend(first);
+            turns[1].about.columns.extend(second);
+            let turns = turns.map(Arc::new);
+            flags(&path(&[&turns[0], &turns[1]]))
+        };
+        let lacks = vec!["column_missing"];
+        assert_eq!(flags_of(Some(experts(-2..0, 2)), None, Some(experts(-2..0, 2))), Vec::<&str>::new());
+        let cut_off = Some(ColumnFault::CutOff);
+        assert_eq!(
+            flags_of(None, cut_off, Some(experts(-4..0, 2))),
+            Vec::<&str>::new(),
+            "the next turn closes the gap"
+        );
+        assert_eq!(flags_of(None, cut_off, Some(experts(-2..0, 2))), lacks);
+        assert_eq!(flags_of(None, cut_off, None), lacks);
+        assert_eq!(flags_of(Some(experts(-1..0, 2)), None, Some(experts(-2..0, 2))), lacks, "the first token has none");
+        assert_eq!(flags_of(Some(experts(-2..0, 2)), None, None), lacks, "the next turn was not asked");
+        assert_eq!(flags_of(Some(experts(-2..0, 2)), None, Some(experts(-2..0, 3))), lacks, "two shapes");
+        assert_eq!(flags_of(None, None, None), Vec::<&str>::new(), "no turn was asked");
     }
 
     #[test]

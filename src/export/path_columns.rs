@@ -28,6 +28,28 @@ impl<'a> PathColumn<'a> {
     /// The columns of a path, ordered by name. If turns give different values for one token, the earliest turn counts: the engine
     /// computed the later ones again, possibly with other weights. A name occurs twice if its type or its shape changes along the path.
     pub(crate) fn all(path: &'a Path) -> Vec<Self> {
+        Self::selected(path, |_| true)
+    }
+
+    /// The columns of this name, as in [`Self::all`].
+    pub(crate) fn named(path: &'a Path, name: &str) -> Vec<Self> {
+        Self::selected(path, |other| other == name)
+    }
+
+    /// Whether the path has this column of processed tokens, in one type and shape, for each token but the last, which no engine has
+    /// processed yet.
+    pub(crate) fn is_whole(path: &Path, name: &str) -> bool {
+        let columns = PathColumn::named(path, name);
+        let processed = path.len().saturating_sub(1);
+        processed == 0 || matches!(&columns[..], [column] if column.covers(processed))
+    }
+
+    /// Whether it has values of the first `count` tokens of the path, and of no others.
+    pub(crate) fn covers(&self, count: usize) -> bool {
+        matches!(&self.tokens[..], [tokens] if *tokens == (0..count))
+    }
+
+    fn selected(path: &'a Path, is_selected: impl Fn(&str) -> bool) -> Vec<Self> {
         let mut by_name: BTreeMap<&str, Vec<Option<Value<'a>>>> = BTreeMap::new();
         let length = path.len();
         let mut end = 0;
@@ -35,6 +57,9 @@ impl<'a> PathColumn<'a> {
             let start = end + step.turn.prompt.len();
             end = start + step.turn.response.len();
             for column in step.turn.about.columns.iter().chain(step.scores.iter().flat_map(|scores| &**scores)) {
+                if !is_selected(&column.name) {
+                    continue;
+                }
                 let Column { name, number, tokens, shape, .. } = column;
                 let Some(rows) = column.rows() else { continue };
                 let values = by_name.entry(name).or_insert_with(|| vec![None; length]);

@@ -142,7 +142,7 @@ pub(crate) const ROWS: &str = r#"[
       {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null, "process": "0123456789abcdef", "adapter": null, "adapter_epoch": null, "adapter_until": null, "adapter_version": null}
     ],
     "columns": [{"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}], "shape": [2], "data": "AAECAwQFBgc="}],
-    "finish_reason": "stop", "flags": ["incomplete", "crosses_versions"],
+    "finish_reason": "stop", "flags": ["incomplete", "crosses_versions", "column_missing"],
     "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,
     "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
     "prompt_text": null, "response_text": null,
