@@ -172,6 +172,10 @@ pub struct Capabilities {
     pub sampling_mask: Option<u32>,
     /// It returns the experts that processed each token, if the request asks for them; `None` if no route reports it.
     pub routed_experts: Option<bool>,
+    /// It has a hierarchical cache (HiCache), which moves tokens between places of the device's cache.
+    pub hierarchical_cache: bool,
+    /// Members of a request that its engines know and the router before them drops.
+    pub dropped: Vec<&'static str>,
     /// The routing of the model; `None` for a model without experts, or if it is not known.
     pub experts: Option<ExpertShape>,
     /// The kind of speculative decoding.
@@ -222,6 +226,8 @@ impl Default for Capabilities {
             plugin: PluginState::Absent,
             sampling_mask: None,
             routed_experts: None,
+            hierarchical_cache: false,
+            dropped: Vec::new(),
             experts: None,
             speculative: None,
             refuses_logprobs: false,

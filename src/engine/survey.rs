@@ -6,6 +6,7 @@ use std::time::Duration;
 
 pub use identity::{EngineIdentity, Identities, IdentityTracker, Observation};
 
+use crate::columns::{COLUMNS, ROUTED_EXPERTS_AT};
 use crate::engine::capabilities::{Capabilities, PluginState, common};
 use crate::engine::engines::{EngineSource, Engines, RefreshOutcome, each};
 use crate::engine::sglang::probe::{Probe, ProbeError};
@@ -170,7 +171,11 @@ impl Survey {
         let members = self.members();
         // an engine that only prefills or only decodes cannot answer a generation
         if members.is_empty() || found.disaggregated {
-            return Ok((self.upstream().probe_generation(found).await?, true));
+            let mut found = self.upstream().probe_generation(found).await?;
+            if self.engines.current().source != EngineSource::Upstream && found.generates != Some(false) {
+                found.dropped = Vec::from_iter(self.drops_experts(&mut found).await?);
+            }
+            return Ok((found, true));
         }
         let notes = found.notes.clone();
         let mut known = Vec::new();
@@ -224,9 +229,11 @@ impl Survey {
         if found.sampling_mask.is_some() && through.sampling_mask.is_none() {
             lost.push("return_sampling_mask");
         }
+        lost.extend(self.drops_experts(found).await?);
         if !lost.is_empty() {
             found.notes.push(format!("the router drops fields that its engines answer: {}", lost.join(", ")));
         }
+        found.dropped = lost;
         found.flat &= through.flat;
         found.echoes_prompt &= through.echoes_prompt;
         found.sampling_mask = found.sampling_mask.and(through.sampling_mask);
@@ -239,6 +246,18 @@ impl Survey {
             };
         }
         Ok(())
+    }
+
+    /// The member of a request that asks for routed experts, if the engines report that they return them and the router drops it. Where
+    /// no engine reports it, the answer through the router says whether they are returned.
+    async fn drops_experts(&self, found: &mut Capabilities) -> Result<Option<&'static str>, ProbeError> {
+        if found.routed_experts == Some(false) || !found.traits().ignores_unknown_members {
+            return Ok(None);
+        }
+        let is_returned = self.upstream().returns_experts().await?;
+        let is_dropped = found.routed_experts == Some(true) && is_returned == Some(false);
+        found.routed_experts = found.routed_experts.or(is_returned);
+        Ok(is_dropped.then_some(COLUMNS[ROUTED_EXPERTS_AT].request))
     }
 }
 

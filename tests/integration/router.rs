@@ -244,7 +244,8 @@ async fn abort_of_an_unknown_request_at_a_tokentap_worker_is_404() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn capabilities_are_probed_at_the_engines() {
-    let info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
+    let mut info = json!({"version": "0.5.23", "context_length": 2048, "tool_call_parser": "qwen25"});
+    info["enable_return_routed_experts"] = json!(true);
     let profile = || EngineProfile {
         streaming: "incremental",
         server_info: info.clone(),
@@ -259,7 +260,34 @@ async fn capabilities_are_probed_at_the_engines() {
     assert_eq!((found.vocab_size, found.chat.tool_call_parser.as_deref()), (Some(151_936), Some("qwen25")));
     assert!(!found.flat, "the router drops the fields for flat base64");
     assert_eq!(found.sampling_mask, None, "and the field for the sampling mask");
+    assert_eq!(found.dropped[1..], ["return_sampling_mask", "return_routed_experts"]);
     assert!(found.notes.iter().any(|note| note.contains("the router drops fields")), "{:?}", found.notes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_the_router_drops_are_not_requested() {
+    let info = json!({"version": "0.5.23", "enable_return_routed_experts": true});
+    let engine = with(EngineProfile { masks: true, server_info: info, ..EngineProfile::default() }).await;
+    for returns_experts in [false, true] {
+        let listed = Some(Router::of(&[engine.addr]));
+        let profile = EngineProfile { flat: false, router: listed, returns_experts, ..EngineProfile::default() };
+        let router = Upstream::start(profile, crate::support::engine::answer).await;
+        let proxy = Proxy::probed(router.addr, &["--columns", "routed_experts,sampling_mask"]).await;
+        let body = br#"{"input_ids":[7],"sampling_params":{"top_k":5}}"#;
+        let answer = request(proxy.data, "POST", "/generate", &[("x-session-id", "s")], body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let sent = router.generations().pop().unwrap();
+        assert_eq!(sent["return_routed_experts"], if returns_experts { json!(true) } else { Value::Null }, "{sent}");
+        let metrics = get(proxy.control, "/metrics").await.text();
+        for (column, is_dropped) in [("routed_experts", !returns_experts), ("sampling_mask", true)] {
+            let line = format!("tokentap_missing_columns_total{{column=\"{column}\",reason=\"dropped_by_router\"}} 1");
+            assert_eq!(metrics.contains(&line), is_dropped, "{column}, {returns_experts}: {metrics}");
+        }
+        let text = check(router.addr, &["--columns", "routed_experts,sampling_mask", "--moe-shape", "2x2x4"]).await;
+        let line = "warn  column       routed_experts: the router drops return_routed_experts";
+        assert_eq!(text.contains(line), !returns_experts, "{text}");
+        assert_eq!(text.contains("ok    column       routed_experts: 2 layers"), returns_experts, "{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

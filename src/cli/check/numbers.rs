@@ -1,7 +1,7 @@
 //! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
 use crate::cli::check::{Report, Verdict};
-use crate::columns::ExpertShape;
+use crate::columns::{COLUMNS, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
 use crate::config::{ColumnName, Config, MoeShape};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSource};
 use crate::engine::sglang::forcing::expert_tokens;
@@ -86,6 +86,7 @@ pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report
                         limit / 2
                     ),
                 ),
+                None if is_dropped(found, SAMPLING_MASK_AT) => (Verdict::Warn, dropped("sampling_mask")),
                 None => (
                     Verdict::Warn,
                     "sampling_mask: not returned; SGLang 0.5.23 can without speculative decoding".to_owned(),
@@ -98,6 +99,14 @@ pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report
         };
         report.line(verdict, "column", text);
     }
+}
+
+fn is_dropped(found: &Capabilities, at: usize) -> bool {
+    found.dropped.contains(&COLUMNS[at].request)
+}
+
+fn dropped(name: &str) -> String {
+    format!("{name}: the router drops return_{name}; run one tokentap beside each engine")
 }
 
 fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
@@ -115,12 +124,20 @@ fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
         }
         None => "layers and experts are unknown, so that no trainer's format has them: set --moe-shape".to_owned(),
     };
-    match (found.routed_experts, shape) {
-        (Some(false), _) => (Verdict::Warn, format!("routed_experts: not returned; start SGLang with {FLAG}")),
+    if is_dropped(found, ROUTED_EXPERTS_AT) {
+        return (Verdict::Warn, dropped("routed_experts"));
+    }
+    let (verdict, text) = match (found.routed_experts, shape) {
+        (Some(false), _) => return (Verdict::Warn, format!("routed_experts: not returned; start SGLang with {FLAG}")),
         (None, _) => (Verdict::Warn, format!("routed_experts: no route says whether {FLAG} is on; {shown}")),
         (Some(true), None) => (Verdict::Warn, format!("routed_experts: returned; {shown}")),
         (Some(true), Some(_)) => (Verdict::Ok, format!("routed_experts: {shown}")),
+    };
+    if found.hierarchical_cache {
+        let risk = "after a reload from the hierarchical cache, SGLang may report the experts of other tokens";
+        return (Verdict::Warn, format!("{text}; {risk}: start it without --enable-hierarchical-cache"));
     }
+    (verdict, text)
 }
 
 pub(super) fn temperature(found: &Capabilities, report: &mut Report) {

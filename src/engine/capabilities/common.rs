@@ -44,6 +44,9 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
         plugin: all.plugin(),
         sampling_mask: all.least("the limit of the sampling mask", |found| found.sampling_mask),
         routed_experts: all.agreed("whether they return routed experts", |found| found.routed_experts),
+        hierarchical_cache: any(|found| found.hierarchical_cache),
+        // the survey asks the router
+        dropped: Vec::new(),
         experts: all.agreed("the experts of the model", |found| found.experts),
         // the kind that has the most effect: tokens are reserved for any kind, and some kinds refuse logprobs
         speculative: engines

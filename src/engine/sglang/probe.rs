@@ -1,5 +1,6 @@
 //! Probes one server for its capabilities.
 
+mod experts;
 mod facts;
 mod logprobs;
 mod plugin;

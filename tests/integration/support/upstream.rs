@@ -66,6 +66,8 @@ pub struct EngineProfile {
     pub masks: bool,
     /// It refuses them within its limit, as with speculative decoding.
     pub refuses_masks: bool,
+    /// It returns routed experts on request.
+    pub returns_experts: bool,
     /// Its default sampling parameters (`preferred_sampling_params`).
     pub preferred: Value,
     /// No information route lists these defaults.
@@ -139,6 +141,7 @@ impl Default for EngineProfile {
             plugin: false,
             masks: false,
             refuses_masks: false,
+            returns_experts: false,
             preferred: Value::Null,
             hides_preferred: false,
             server_info: json!({}),
@@ -433,6 +436,9 @@ impl EngineProfile {
             meta["output_top_logprobs_val_flat_b64"] = json!(base64_simd::STANDARD.encode_to_string(raw));
         } else {
             meta["output_top_logprobs"] = json!([[[-0.1, 1, null], [-0.1 + gap, 2, null]]]);
+        }
+        if self.returns_experts && body["return_routed_experts"] == true {
+            meta["routed_experts"] = json!("AAAAAA==");
         }
         if self.plugin && sampling["custom_params"]["tokentap_entropy"] == "full" {
             // consistent with the two logprobs above at either temperature

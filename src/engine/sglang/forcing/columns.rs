@@ -51,7 +51,7 @@ impl ForcingFacts<'_> {
             forced.plans[ROUTED_EXPERTS_AT] = plan.map_or_else(ColumnPlan::Missing, |_| ColumnPlan::Forced);
         }
         if self.columns.wanted[SAMPLING_MASK_AT] {
-            let plan = match self.column_obstacle() {
+            let plan = match self.column_obstacle().or_else(|| self.dropped_column(SAMPLING_MASK_AT)) {
                 Some(fault) => Err(fault),
                 None if own_mask => Err(ColumnFault::NotRequested),
                 None => self.mask_bytes(),
@@ -78,7 +78,13 @@ impl ForcingFacts<'_> {
     }
 
     fn lacks_experts(&self) -> Option<ColumnFault> {
-        (self.upstream.routed_experts == Some(false)).then_some(ColumnFault::NotReturned)
+        let is_off = self.upstream.routed_experts == Some(false);
+        self.dropped_column(ROUTED_EXPERTS_AT).or_else(|| is_off.then_some(ColumnFault::NotReturned))
+    }
+
+    /// Why the column at `at` of the table is not requested from engines behind a router that drops the request.
+    fn dropped_column(&self, at: usize) -> Option<ColumnFault> {
+        self.upstream.dropped.contains(&COLUMNS[at].request).then_some(ColumnFault::Dropped)
     }
 
     /// The first start with which the routed experts fit their part of the largest reply.

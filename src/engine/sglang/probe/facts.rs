@@ -84,6 +84,7 @@ impl InfoObject {
             output_ids: self.flag("return_output_ids") == Some(true),
         };
         found.routed_experts = self.flag("enable_return_routed_experts");
+        found.hierarchical_cache = self.flag("enable_hierarchical_cache") == Some(true);
         found.version = self.text("version");
     }
 }
