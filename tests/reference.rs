@@ -4,11 +4,15 @@
 
 #[path = "reference/http_api.rs"]
 mod http_api;
+#[allow(unreachable_pub, reason = "shared with the test that measures")]
+#[path = "column_bytes/sizes.rs"]
+mod sizes;
 
 use std::fmt::{Debug, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, ValueEnum};
+use sizes::{COMPUTED, ColumnSize, MEASURED};
 use tokentap::chat::drift::Drift;
 use tokentap::columns::{
     Alignment, COLUMNS, ColumnFault, ColumnSource, Encoding, TEACHER_LOGPROBS, TEACHER_LOGPROBS_OF_TOP_IDS,
@@ -223,7 +227,7 @@ fn token_columns_page_is_up_to_date() {
             Alignment::Sampled => "the sampled ones".to_owned(),
             Alignment::Processed { start } => format!("prompt and response from `{start}` on, except the last one"),
         };
-        let trainers: Vec<String> = source
+        let mut trainers: Vec<String> = source
             .trainers
             .iter()
             .map(|(format, name)| {
@@ -231,6 +235,9 @@ fn token_columns_page_is_up_to_date() {
                 format!("{format}: `{name}`")
             })
             .collect();
+        if trainers.is_empty() {
+            trainers.push("none: the versions that the exports are tested with have no member for it".to_owned());
+        }
         let ColumnSource { name, request, member, number, .. } = source;
         let number = match source.values {
             Values::Experts => "u8 up to 256 experts, u16 up to 65,536, else u32".to_owned(),
@@ -264,25 +271,20 @@ fn token_columns_page_is_up_to_date() {
          - `{teacher_ids}` (u32) and `{teacher_logprobs}`: the teacher's likeliest tokens, shape `[top_logprobs]`.\n\
          - `{TEACHER_LOGPROBS_OF_TOP_IDS}`: the teacher's logprobs of the tokens of `{ids}`, in the same shape.\n\n\
          ## Bytes\n\n\
-         A column takes the same bytes in memory, in the log and in the shared ledger, besides 100 bytes for each turn. `tests/integration/token_columns.rs` \
-         measures the growth of a session.\n\n\
-         | column | bytes a token | tokens in 1 GiB | bytes a token on the wire |\n|---|---|---|---|\n"
+         A column takes the same bytes in memory, in the log and in the shared ledger, besides 100 bytes for each turn. `tests/column_bytes.rs` \
+         measures the first three rows: the memory by the allocator, the log and the archive by their files, of rows with 2,048 sampled tokens. \
+         Its values are random; those of a model are less so, and take fewer bytes in an archive. A reply has the routed experts of \
+         its prompt as well.\n\n\
+         | column | bytes a token | tokens in 1 GiB | bytes a token in the archive | bytes a token on the wire |\n|---|---|---|---|---|\n"
     )
     .unwrap();
     let gib = 1_u64 << 30;
-    for (about, bytes, wire) in [
-        ("`routed_experts`, 48 x 8 of 128 experts", 48 * 8, "2,048"),
-        ("`routed_experts`, 61 x 8 of 256 experts", 61 * 8, "2,603"),
-        ("`routed_experts`, 36 x 4 of 512 experts", 2 * 36 * 4, "768"),
-        ("`sampling_mask` with a support of 50 tokens", 4 + 4 * 50, "about 320"),
-        ("`top_ids` and `top_logprobs`, k = 20", 2 * 4 * 20, "that of the entropies"),
-        ("scores: `teacher_logprobs`", 4, "33"),
-        ("scores: `teacher_top_ids` and `teacher_top_logprobs`, k = 20", 2 * 4 * 20, "660"),
-        ("scores: `teacher_logprobs_of_top_ids`, k = 20", 4 * 20, "33 for each id of the part"),
-    ] {
-        writeln!(text, "| {about} | {bytes} | {} | {wire} |", thousands(gib / bytes)).unwrap();
+    for size in MEASURED.iter().map(|(_, size)| size).chain(&COMPUTED) {
+        let ColumnSize { about, stored, archived, wire } = size;
+        let archived = archived.map_or_else(String::new, |bytes| bytes.to_string());
+        writeln!(text, "| {about} | {stored} | {} | {archived} | {wire} |", thousands(gib / stored)).unwrap();
     }
-    text.push_str("\n## `missing_columns`\n\nWhy a turn lacks a column that was requested.\n");
+    text.push_str("\n## `missing_columns`\n\nWhy a turn lacks a column that was requested, or tokens of it.\n");
     table(&mut text, ("src/columns.rs", "ColumnFault"), &ColumnFault::ALL, |fault| fault.name());
     compare_or_update("token-columns.md", &text);
 }

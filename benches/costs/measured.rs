@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use tokentap::app::App;
@@ -32,6 +32,7 @@ thread_local! {
 }
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
+static LIVE: AtomicI64 = AtomicI64::new(0);
 
 /// Counts the allocations of tokentap's threads. A growing allocation counts as one more.
 pub struct CountingAllocator;
@@ -43,21 +44,34 @@ fn count(bytes: usize) {
     }
 }
 
+/// The bytes that all threads of the process have allocated and not freed.
+pub fn live_bytes() -> i64 {
+    LIVE.load(Ordering::Relaxed)
+}
+
+/// A layout has at most `isize::MAX` bytes.
+fn keep(allocated: usize, freed: usize) {
+    LIVE.fetch_add(allocated as i64 - freed as i64, Ordering::Relaxed);
+}
+
 // SAFETY: every method passes its arguments on to the system's allocator and returns what that returns.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
+        keep(layout.size(), 0);
         // SAFETY: the caller's contract is that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        keep(0, layout.size());
         // SAFETY: `memory` came from the system's allocator with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
+        keep(size, layout.size());
         // SAFETY: `memory` came from the system's allocator with this layout, and the caller guarantees the rest.
         unsafe { System.realloc(memory, layout, size) }
     }

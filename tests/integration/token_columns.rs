@@ -251,24 +251,3 @@ async fn mask_of_an_unlimited_support_is_not_requested() {
     let row = jsonl(demo.proxy.control, "s").await;
     assert_eq!(row["turns"][0]["missing_columns"], json!([{"name": "sampling_mask", "reason": "open_support"}]));
 }
-
-/// What a column takes in memory is what the documentation says.
-#[tokio::test]
-async fn session_grows_by_the_bytes_of_its_columns() {
-    let bytes = async |flags: &[&str]| {
-        let demo = Demo::start(EngineOptions { routed_experts: true, ..EngineOptions::default() }, flags).await;
-        let prompt = demo.encode(&"The ship went down the river ".repeat(40));
-        let params = json!({"max_new_tokens": 200, "ignore_eos": true, "top_k": 1});
-        let body = json!({"input_ids": prompt, "sampling_params": params});
-        assert_eq!(demo.post("/sessions/s/generate", &body).await.status, 200);
-        let sessions = get(demo.proxy.control, "/v1/sessions/s").await.json();
-        (sessions["bytes"].as_u64().unwrap_or_else(|| panic!("{sessions}")), prompt.len() as u64)
-    };
-    let (without, prompt) = bytes(&[]).await;
-    let (with, _) = bytes(&["--columns", "routed_experts", "--moe-shape", "3x2x8"]).await;
-    let expected = 6 * (prompt + 200 - 1);
-    assert!((expected..expected + 150).contains(&(with - without)), "{} for {expected}", with - without);
-    let (with, _) = bytes(&["--columns", "top_logprobs,sampling_mask", "--top-logprobs", "20"]).await;
-    let expected = 200 * (2 * 4 * 20 + 4 + 4);
-    assert!((expected..expected + 400).contains(&(with - without)), "{} for {expected}", with - without);
-}
