@@ -1,7 +1,7 @@
 //! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
 use crate::cli::check::{Report, Verdict};
-use crate::columns::{COLUMNS, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
+use crate::columns::{COLUMNS, ColumnSource, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
 use crate::config::{ColumnName, Config, MoeShape};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSource};
 use crate::engine::sglang::forcing::expert_tokens;
@@ -86,7 +86,7 @@ pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report
                         limit / 2
                     ),
                 ),
-                None if is_dropped(found, SAMPLING_MASK_AT) => (Verdict::Warn, dropped("sampling_mask")),
+                None if is_dropped(found, SAMPLING_MASK_AT) => (Verdict::Warn, dropped(SAMPLING_MASK_AT)),
                 None => (
                     Verdict::Warn,
                     "sampling_mask: not returned; SGLang 0.5.23 can without speculative decoding".to_owned(),
@@ -105,8 +105,9 @@ fn is_dropped(found: &Capabilities, at: usize) -> bool {
     found.dropped.contains(&COLUMNS[at].request)
 }
 
-fn dropped(name: &str) -> String {
-    format!("{name}: the router drops return_{name}; run one tokentap beside each engine")
+fn dropped(at: usize) -> String {
+    let ColumnSource { name, request, .. } = COLUMNS[at];
+    format!("{name}: the router drops {request}; run one tokentap beside each engine")
 }
 
 fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
@@ -125,7 +126,7 @@ fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
         None => "layers and experts are unknown, so that no trainer's format has them: set --moe-shape".to_owned(),
     };
     if is_dropped(found, ROUTED_EXPERTS_AT) {
-        return (Verdict::Warn, dropped("routed_experts"));
+        return (Verdict::Warn, dropped(ROUTED_EXPERTS_AT));
     }
     let (verdict, text) = match (found.routed_experts, shape) {
         (Some(false), _) => return (Verdict::Warn, format!("routed_experts: not returned; start SGLang with {FLAG}")),
