@@ -152,3 +152,26 @@ pub(super) fn temperature(found: &Capabilities, report: &mut Report) {
         None => report.line(Verdict::Warn, "temperature", "of the logprobs could not be determined; entropy_info.temperature will be null"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn hierarchical_cache_and_a_router_are_warnings_about_routed_experts() {
+        let args = ["tokentap", "serve", "--upstream", "http://127.0.0.1:1", "--moe-shape", "2x2x4"];
+        let Ok(cli) = config::load(args.map(OsString::from)) else { panic!("the flags are valid") };
+        let config = cli.command.config().unwrap();
+        let plain = Capabilities { routed_experts: Some(true), ..Capabilities::default() };
+        let (verdict, text) = experts(config, &plain);
+        assert!(verdict == Verdict::Ok && text.starts_with("routed_experts: 2 layers, 2 of 4 experts"), "{text}");
+        let (verdict, text) = experts(config, &Capabilities { hierarchical_cache: true, ..plain.clone() });
+        assert!(verdict == Verdict::Warn && text.ends_with("without --enable-hierarchical-cache"), "{text}");
+        let dropped = vec![COLUMNS[ROUTED_EXPERTS_AT].request];
+        let (verdict, text) = experts(config, &Capabilities { dropped, ..plain });
+        assert!(verdict == Verdict::Warn && text.contains("the router drops"), "{text}");
+    }
+}

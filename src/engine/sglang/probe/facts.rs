@@ -166,6 +166,13 @@ mod tests {
     }
 
     #[test]
+    fn hierarchical_cache_is_known_where_the_engine_names_it() {
+        assert!(server(&json!({"enable_hierarchical_cache": true})).hierarchical_cache);
+        assert!(!server(&json!({"enable_hierarchical_cache": false})).hierarchical_cache);
+        assert!(!server(&json!({})).hierarchical_cache);
+    }
+
+    #[test]
     fn one_member_of_another_type_leaves_the_others() {
         let found = server(&json!({"version": 7, "context_length": "long", "stream_output": true}));
         assert_eq!((found.version, found.context_length), (None, None));
