@@ -26,7 +26,7 @@ pub use response::{AdvantageResponse, GroupResponse, SampleResponse, TurnAdvanta
 pub use returns::RewardSource;
 pub use row_index::RowIndex;
 pub use rows::add_advantages;
-pub use teacher::{RatioProblem, log_ratios, one_teacher};
+pub use teacher::{RatioProblem, check_scored, log_ratios, one_teacher};
 pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens, thinking};
 
 #[cfg(test)]

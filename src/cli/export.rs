@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::cli::progress::{self, Progress};
 use crate::cli::serve::Signals;
 use crate::config::ExportArgs;
-use crate::export::RowCounts;
+use crate::export::{Lack, RowCounts};
 use sidecar::Sidecar;
 use target::Target;
 
@@ -62,6 +62,7 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
     progress.clear();
     let bytes = target.finish()?;
     eprintln!("tokentap: {}, {} to {}", source.summary, progress::size(bytes), target::name(&args.out));
+    source.summary.warnings().for_each(|line| eprintln!("tokentap: {line}"));
     Ok(())
 }
 
@@ -94,18 +95,42 @@ struct ExportSummary {
     rows: Option<usize>,
     /// The number of refused leaves, by reason.
     refused: BTreeMap<String, usize>,
+    /// The number of exported rows that lack something, by the name of the [`Lack`].
+    incomplete: BTreeMap<String, usize>,
 }
 
 impl ExportSummary {
     fn new(sessions: usize, tally: &RowCounts) -> Self {
-        let refused = tally.refused.iter().map(|(reason, count)| ((*reason).to_owned(), *count));
-        Self { sessions, rows: Some(tally.rows), refused: refused.collect() }
+        let counts = |counts: &BTreeMap<&str, usize>| {
+            counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+        };
+        Self {
+            sessions,
+            rows: Some(tally.rows),
+            refused: counts(&tally.refused),
+            incomplete: counts(&tally.incomplete),
+        }
     }
+
+    /// A line for each reason why exported rows are incomplete.
+    fn warnings(&self) -> impl Iterator<Item = String> {
+        self.incomplete.iter().map(|(name, count)| {
+            let lack = Lack::ALL.into_iter().find(|lack| lack.name() == name);
+            let description = lack.map_or(String::new(), |lack| format!(": {}", lack.description()));
+            format!(
+                "warning: {name} in {count} row{}{description}; --exclude {name} leaves such rows out",
+                plural(*count)
+            )
+        })
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 impl fmt::Display for ExportSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |count: usize| if count == 1 { "" } else { "s" };
         if let Some(rows) = self.rows {
             write!(f, "{rows} row{} of ", plural(rows))?;
         }
@@ -124,11 +149,19 @@ mod tests {
 
     #[test]
     fn unknown_counts_are_not_printed() {
-        let tally = RowCounts { rows: 3, refused: [("missing_logprobs", 2), ("aborted", 1)].into() };
+        let tally = RowCounts {
+            rows: 3,
+            refused: [("missing_logprobs", 2), ("aborted", 1)].into(),
+            incomplete: [("missing_scores", 1)].into(),
+        };
         assert_eq!(
             ExportSummary::new(1, &tally).to_string(),
             "3 rows of 1 session, refused: 1 aborted, 2 missing_logprobs"
         );
+        let warnings: Vec<String> = ExportSummary::new(1, &tally).warnings().collect();
+        let expected = "warning: missing_scores in 1 row: the teacher has not scored a trained turn; --exclude missing_scores leaves such \
+                        rows out";
+        assert_eq!(warnings, [expected]);
         assert_eq!(ExportSummary { sessions: 2, ..ExportSummary::default() }.to_string(), "2 sessions");
         assert_eq!(
             ExportSummary::new(0, &RowCounts { rows: 1, ..RowCounts::default() }).to_string(),

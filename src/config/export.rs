@@ -102,6 +102,9 @@ pub struct ExportArgs {
     /// Classes of turns to train: main, subagent, compaction, auxiliary, unlabelled, all; without it main, subagent and unlabelled
     #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
     pub classes: Vec<String>,
+    /// Flags whose rows are not exported, such as column_missing, and names of what a row lacks, such as missing_routed_experts
+    #[arg(long, env = "TOKENTAP_EXCLUDE", value_name = "LIST", value_delimiter = ',')]
+    pub exclude: Vec<String>,
     /// Also train turns that were cut off, if a trained turn resumes them without a token in between
     #[arg(long, env = "TOKENTAP_TRAIN_RESUMED", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub train_resumed: bool,
@@ -111,9 +114,9 @@ pub struct ExportArgs {
     /// Teacher whose scores the rows have, by the name under which it scored them
     #[arg(long, env = "TOKENTAP_SCORES", value_name = "NAME")]
     pub scores: Option<String>,
-    /// Token id that pads tensors
-    #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID", default_value = "0")]
-    pub pad_token_id: u32,
+    /// Token id that pads tensors; without it 0
+    #[arg(long, env = "TOKENTAP_PAD_TOKEN_ID", value_name = "ID")]
+    pub pad_token_id: Option<u32>,
     /// Tokens of the prompt side of tensors; without it those of the longest prompt
     #[arg(long, env = "TOKENTAP_MAX_PROMPT_LENGTH", value_name = "N", value_parser = length)]
     pub max_prompt_length: Option<usize>,

@@ -449,7 +449,7 @@ mod tests {
     fn export_flags_are_parsed() {
         let args = exported(&["--format", "verl", "--out", "-"]).unwrap();
         assert_eq!((&*args.port.control, &args.data_dir), ("http://127.0.0.1:30002", &None));
-        assert!(args.session.is_empty() && !args.no_branches && args.pad_token_id == 0);
+        assert!(args.session.is_empty() && !args.no_branches && args.pad_token_id.is_none());
         let flags =
             ["--session", "a,b", "--session", "c", "--version", "2", "--no-branches", "--max-prompt-length", "7"];
         let args = exported(&[&["--format", "arrow", "--out", "x.arrow"][..], &flags].concat()).unwrap();

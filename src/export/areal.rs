@@ -6,15 +6,16 @@ use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::versions::Numbering;
-use super::{Batch, Export, Exporter, Needs, facts, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
 use crate::session::{Row, Segment};
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter =
+    Exporter { options: &[ExportOption::Advantages, ExportOption::Entropies, ExportOption::PadTokenId], export };
 
 /// Whole rows, `[B, L]`. Integers are int64, as torch makes them from AReaL's Python lists.
 fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
+    let mut settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
     let rows = settled.rows;
     let table = non_tensor::rows(&rows, |_| [None, None]);
     let mut metadata = non_tensor::metadata("areal", &table, &settled.refused);
@@ -62,6 +63,7 @@ fn export(batch: Batch) -> Export {
             per_token::fill_advantages(row, row.segments(), width, sink);
         }));
     }
+    facts::count_unscored(&rows, &mut settled.tally);
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
         tensors.push(rewards_tensor(rewards.into()));
     }

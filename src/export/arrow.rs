@@ -3,13 +3,13 @@
 use arrow_ipc::writer::StreamEncoder;
 
 use super::columnar::{Bounds, Table};
-use super::{Batch, Export, Exporter, PIECE, pieces};
+use super::{Batch, Export, ExportOption, Exporter, PIECE, pieces};
 
 /// A message is as large as a piece of an export.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: true, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter { options: ExportOption::OF_COLUMNS, export };
 
 /// The columns of `columnar::Table` in Arrow's IPC stream format. The schema comes first and has the metadata.
 fn export(batch: Batch) -> Export {

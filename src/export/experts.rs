@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::PathColumn;
 use super::safetensors::{Run, Sink, unsigned};
 use super::text::Text;
+use super::{Lack, PathColumn, RowCounts};
 use crate::columns::{COLUMNS, NumberType, ROUTED_EXPERTS_AT};
 use crate::session::{Path, Row};
 
@@ -19,22 +19,48 @@ pub(super) struct RoutedExperts<'a> {
 }
 
 impl<'a> RoutedExperts<'a> {
-    /// Those of a path; `None` unless every token but the last has them, all with one shape `[layers, experts per token]`.
-    pub(super) fn of(path: &'a Path) -> Option<Self> {
-        let name = COLUMNS[ROUTED_EXPERTS_AT].name;
-        let mut columns = PathColumn::named(path, name).into_iter();
-        let (column, None) = (columns.next()?, columns.next()) else { return None };
-        let [layers, per_token] = *column.dimensions()? else { return None };
-        let shape = [usize::try_from(layers).ok()?, usize::try_from(per_token).ok()?];
-        let is_whole = column.covers(path.len().saturating_sub(1));
-        is_whole.then(|| Self { shape, number: column.number, rows: column.into_rows() })
+    /// Those of a path.
+    ///
+    /// # Errors
+    /// [`Lack`], unless every token but the last has them, all with one shape `[layers, experts per token]`.
+    pub(super) fn of(path: &'a Path) -> Result<Self, Lack> {
+        let mut columns = PathColumn::named(path, name()).into_iter();
+        let column = columns.next().ok_or(Lack::RoutedExperts)?;
+        let [layers, per_token] = *column.dimensions().unwrap_or_default() else { return Err(Lack::ShapeOfExperts) };
+        if columns.next().is_some() {
+            return Err(Lack::ShapeOfExperts);
+        }
+        let size = |number| usize::try_from(number).map_err(|_| Lack::ShapeOfExperts);
+        let shape = [size(layers)?, size(per_token)?];
+        if !column.covers(path.len().saturating_sub(1)) {
+            return Err(Lack::PartOfExperts);
+        }
+        Ok(Self { shape, number: column.number, rows: column.into_rows() })
     }
 
-    /// The shape of the experts of all rows; `None` unless every row has them, with one shape.
-    pub(super) fn common_shape(rows: &[Row]) -> Option<[usize; 2]> {
-        let mut shapes = rows.iter().map(|row| RoutedExperts::of(&row.path()).map(|experts| experts.shape));
-        let first = shapes.next()??;
-        shapes.all(|shape| shape == Some(first)).then_some(first)
+    /// The shape of the experts of all rows; `None` unless every row has them, with one shape. If a row has experts, the rows without are
+    /// counted.
+    pub(super) fn common_shape(rows: &[Row], tally: &mut RowCounts) -> Option<[usize; 2]> {
+        if !are_recorded(rows) {
+            return None;
+        }
+        let shapes = rows.iter().map(|row| RoutedExperts::of(&row.path()).map(|experts| experts.shape));
+        let mut shapes: Vec<Result<[usize; 2], Lack>> = shapes.collect();
+        let first = shapes.iter().find_map(|shape| shape.ok());
+        for shape in &mut shapes {
+            if shape.is_ok_and(|shape| Some(shape) != first) {
+                *shape = Err(Lack::ShapeOfExperts);
+            }
+        }
+        tally.add_incomplete(shapes.iter().filter_map(|shape| shape.err()));
+        first.filter(|_| shapes.iter().all(Result::is_ok))
+    }
+
+    /// If a row has experts, counts the rows without.
+    pub(super) fn count_incomplete(rows: &[Row], tally: &mut RowCounts) {
+        if are_recorded(rows) {
+            tally.add_incomplete(rows.iter().filter_map(|row| RoutedExperts::of(&row.path()).err()));
+        }
     }
 
     /// Writes the values of these tokens to a tensor of int32.
@@ -94,6 +120,16 @@ impl<'a> RoutedExperts<'a> {
     }
 }
 
+fn name() -> &'static str {
+    COLUMNS[ROUTED_EXPERTS_AT].name
+}
+
+/// Whether a turn of a session of these rows has routed experts. Only then paths are joined.
+fn are_recorded(rows: &[Row]) -> bool {
+    let mut sessions = rows.chunk_by(Row::shares_turns).flat_map(|session| session[0].turns());
+    sessions.any(|turn| turn.about.columns.iter().any(|column| *column.name == *name()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -132,11 +168,13 @@ mod tests {
         assert_eq!((bytes.len(), number, &bytes[4..12]), (5 * 2 * 4, "int32", &[1, 1, 0, 0, 2, 0, 0, 0][..]));
         assert!(bytes[32..].iter().all(|byte| *byte == 0), "the last token is unknown");
         assert_eq!(found.int32(1..2), [2, 0, 0, 0, 3, 0, 0, 0]);
-        assert!(RoutedExperts::of(&path_with(vec![first.clone()], vec![])).is_none(), "tokens without experts");
-        assert!(RoutedExperts::of(&path_with(vec![], vec![second.clone()])).is_none());
+        let lack = |first, second| RoutedExperts::of(&path_with(first, second)).unwrap_err();
+        assert_eq!(lack(vec![first.clone()], vec![]), Lack::PartOfExperts);
+        assert_eq!(lack(vec![], vec![second.clone()]), Lack::PartOfExperts);
+        assert_eq!(lack(vec![], vec![]), Lack::RoutedExperts);
         let flat = experts(-2..0, &[2], NumberType::U16, &[0; 8]);
-        assert!(RoutedExperts::of(&path_with(vec![flat.clone()], vec![flat])).is_none(), "the layers are unknown");
+        assert_eq!(lack(vec![flat.clone()], vec![flat]), Lack::ShapeOfExperts, "the layers are unknown");
         let other = experts(-2..0, &[2, 1], NumberType::U16, &[0; 8]);
-        assert!(RoutedExperts::of(&path_with(vec![first], vec![other])).is_none(), "two shapes");
+        assert_eq!(lack(vec![first], vec![other]), Lack::ShapeOfExperts, "two shapes");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::PathColumn;
 use super::policies::Policies;
+use super::{Lack, RowCounts};
 use super::text::Text;
 use crate::columns::{Alignment, COLUMNS};
 use crate::engine::sglang::extras;
@@ -41,21 +42,42 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
     }
     lacks_column |= processed.into_iter().any(|name| !PathColumn::is_whole(path, name));
     let facts = [
-        (path.incomplete, "incomplete"),
-        (policies.differ(), "crosses_versions"),
-        (policies.are_uncertain(), "policy_uncertain"),
-        (policies.mix_adapters(), "mixed_adapters"),
-        (extends, "extends_length"),
-        (retokenised, "context_retokenised"),
-        (foreign, "foreign_assistant_text"),
-        (inserted, "inserted_end_of_turn"),
-        (lacks_column, "column_missing"),
-        (mixes, "column_uncertain"),
-        (path.marks.repeats_sample, "repeats_sample"),
-        (path.marks.advantage_lacks_entropy, "advantage_lacks_entropy"),
+        path.incomplete,
+        policies.differ(),
+        policies.are_uncertain(),
+        policies.mix_adapters(),
+        extends,
+        retokenised,
+        foreign,
+        inserted,
+        lacks_column,
+        mixes,
+        path.marks.repeats_sample,
+        path.marks.advantage_lacks_entropy,
     ];
-    let faults = Fault::ALL.into_iter().map(|fault| (faults.contains(&fault), fault.name()));
-    facts.into_iter().chain(faults).filter_map(|(holds, name)| holds.then_some(name)).collect()
+    let faults = Fault::ALL.into_iter().map(|fault| faults.contains(&fault));
+    flag_names().zip(facts.into_iter().chain(faults)).filter_map(|(name, holds)| holds.then_some(name)).collect()
+}
+
+/// The flags that are no faults, in the order of [`flags`].
+const FLAGS: [&str; 12] = [
+    "incomplete",
+    "crosses_versions",
+    "policy_uncertain",
+    "mixed_adapters",
+    "extends_length",
+    "context_retokenised",
+    "foreign_assistant_text",
+    "inserted_end_of_turn",
+    "column_missing",
+    "column_uncertain",
+    "repeats_sample",
+    "advantage_lacks_entropy",
+];
+
+/// The names of all flags of a row.
+pub(super) fn flag_names() -> impl Iterator<Item = &'static str> {
+    FLAGS.into_iter().chain(Fault::ALL.map(Fault::name))
 }
 
 /// Whether a turn was retracted, and so processed again, while the weights changed: values of its processed tokens may be those of other
@@ -116,11 +138,20 @@ pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
 
 /// Whether each row has a reward, of its path or of a turn, and all of them are numbers.
 pub(super) fn have_scores(rows: &[Row]) -> bool {
-    let has_scores = |row: &Row| {
-        let mut rewards = row.reward().into_iter().chain(row.turn_rewards()).map(single).peekable();
-        rewards.peek().is_some() && rewards.all(|reward| reward.is_some())
-    };
-    !rows.is_empty() && rows.iter().all(has_scores)
+    !rows.is_empty() && rows.iter().all(is_scored)
+}
+
+/// Whether a row has a reward, of its path or of a turn, and all of them are numbers.
+pub(super) fn is_scored(row: &Row) -> bool {
+    let mut rewards = row.reward().into_iter().chain(row.turn_rewards()).map(single).peekable();
+    rewards.peek().is_some() && rewards.all(|reward| reward.is_some())
+}
+
+/// If a row has a reward, counts the rows without a number.
+pub(super) fn count_unscored(rows: &[Row], tally: &mut RowCounts) {
+    if rows.iter().any(|row| row.reward().is_some() || row.turn_rewards().next().is_some()) {
+        tally.add_incomplete(rows.iter().filter(|row| !is_scored(row)).map(|_| Lack::Reward));
+    }
 }
 
 /// The numbers of the rewards of a row, each with its position among the first `kept` tokens after the first prompt: that of the last token

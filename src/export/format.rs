@@ -1,17 +1,51 @@
-//! The exporter of each format.
+//! The exporter of each format, and the options that it uses.
 
 use super::{
     Batch, Export, areal, arrow, jsonl, miles, nemo_rl, prime_rl, rllm, skyrl, slime, strands, tinker, trl, tunix, verl,
 };
 use crate::config::Format;
+use crate::named_enum::named_enum;
 
-/// The properties and the code of a format.
+named_enum! {
+    /// An option of an export that some formats have no place for.
+    pub enum ExportOption {
+        /// Decoded text.
+        Text = "text",
+        /// The advantages of the rows.
+        Advantages = "advantages",
+        /// The logprobs of a teacher.
+        Scores = "scores",
+        /// Entropies. Formats that always have them accept the option too.
+        Entropies = "entropies",
+        /// The padding id.
+        PadTokenId = "pad_token_id",
+        /// The length of the prompt side.
+        MaxPromptLength = "max_prompt_length",
+        /// The length of the response side.
+        MaxResponseLength = "max_response_length",
+    }
+}
+
+impl ExportOption {
+    /// The options of the formats with a column for each value.
+    pub(super) const OF_COLUMNS: &'static [Self] = &[Self::Text, Self::Advantages, Self::Scores, Self::Entropies];
+}
+
+/// An option that a format would ignore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{format} does not use it, only {}", Format::names(|format| format.exporter().options.contains(option)))]
+pub struct UnusedOption {
+    /// The option.
+    pub option: ExportOption,
+    /// The format of the export.
+    pub format: Format,
+}
+
+/// The options and the code of a format.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    /// The format can hold decoded text.
-    pub(super) has_text: bool,
-    /// Its rows can hold advantages.
-    pub(super) has_advantages: bool,
+    /// The options that the format uses.
+    pub(super) options: &'static [ExportOption],
     /// Exports the rows that meet the needs of the format, and the reasons why the others do not.
     pub(super) export: fn(Batch) -> Export,
 }
@@ -38,16 +72,14 @@ impl Format {
         }
     }
 
-    /// Whether the format can hold decoded text.
-    #[must_use]
-    pub fn has_text(self) -> bool {
-        self.exporter().has_text
-    }
-
-    /// Whether the rows can hold advantages.
-    #[must_use]
-    pub fn has_advantages(self) -> bool {
-        self.exporter().has_advantages
+    /// Checks that the format uses each option that is set.
+    ///
+    /// # Errors
+    /// The first option that it would ignore.
+    pub fn check(self, is_set: impl Fn(ExportOption) -> bool) -> Result<(), UnusedOption> {
+        let used = self.exporter().options;
+        let unused = ExportOption::ALL.into_iter().find(|option| is_set(*option) && !used.contains(option));
+        unused.map_or(Ok(()), |option| Err(UnusedOption { option, format: self }))
     }
 
     /// Exports the rows that meet the needs of the format, and the reasons why the others do not.

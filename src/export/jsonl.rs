@@ -1,13 +1,13 @@
 //! JSON Lines: one line per row, with the members of `columnar`'s schema.
 
 use super::columnar::{Bounds, Table};
-use super::{Batch, Export, Exporter, PIECE, pieces};
+use super::{Batch, Export, ExportOption, Exporter, PIECE, pieces};
 
 /// Lines are made from batches as large as a piece of an export.
 const BOUNDS: Bounds = Bounds { bytes: PIECE as u64, rows: 64 };
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: true, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter { options: ExportOption::OF_COLUMNS, export };
 
 /// Writes rows only: a line of another kind, such as a refusal, would add nulls or a second type to each column. Refused rows are only
 /// counted.

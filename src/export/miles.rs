@@ -8,14 +8,13 @@ use super::per_token::PerToken;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, ExcludedLeaf, Export, Exporter, Needs, settle};
+use super::{Batch, ExcludedLeaf, Export, ExportOption, Exporter, Needs, settle};
 use crate::session::{Path, Row};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
-    has_text: false,
     // miles' reader refuses tensors that it does not expect
-    has_advantages: false,
+    options: &[ExportOption::Entropies],
     export,
 };
 
@@ -26,7 +25,7 @@ const TENSORS: [&str; 2] = ["rollout_routed_experts", "rollout_indexer_topk"];
 ///
 /// miles refuses tensors that it does not expect, so `rollout_entropys.i` exists only if the batch requests entropies.
 fn export(batch: Batch) -> Export {
-    let settled =
+    let mut settled =
         settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, ..Needs::default() });
     let rows = settled.rows;
     let tensor = |name: &str, at: usize, dtype, width, row: fn(&Row, usize, Sink<'_>)| {
@@ -35,7 +34,7 @@ fn export(batch: Batch) -> Export {
         Tensor { name: format!("{name}.{at}"), dtype, shape: vec![width], rows: Split::Even(1), row }
     };
     // miles replays the routing of all samples of a batch, or of none
-    let experts = RoutedExperts::common_shape(&rows);
+    let experts = RoutedExperts::common_shape(&rows, &mut settled.tally);
     let mut tensors = Vec::with_capacity(5 * rows.len() + 1);
     for (at, row) in rows.iter().enumerate() {
         let width = row.response_len();
@@ -52,7 +51,7 @@ fn export(batch: Batch) -> Export {
             let (path, count) = (row.path(), row.len().saturating_sub(1));
             let shape = vec![count, layers, per_token];
             let row = Box::new(move |_: usize, sink: Sink<'_>| {
-                if let Some(experts) = RoutedExperts::of(&path) {
+                if let Ok(experts) = RoutedExperts::of(&path) {
                     experts.fill(0..count, sink);
                 }
             });

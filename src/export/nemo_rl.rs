@@ -10,9 +10,8 @@ use crate::session::{Path, Segment};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
-    has_text: false,
-    // NeMo-RL computes them from the rewards
-    has_advantages: false,
+    // NeMo-RL computes advantages from the rewards
+    options: &[],
     export,
 };
 
@@ -22,7 +21,8 @@ const UNKNOWN_EXPERT: &str = "-1";
 /// NeMo-RL trains the messages of the assistant that have logprobs. Context, also a sampled turn that another row trains, is a message of
 /// the user, as in NeMo-RL's own adapter for NeMo-Gym.
 fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let mut settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    RoutedExperts::count_incomplete(&settled.rows, &mut settled.tally);
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
         text.object(|text| {
@@ -34,7 +34,7 @@ fn export(batch: Batch) -> Export {
 }
 
 fn sample(path: &Path, text: &mut Text) {
-    let experts = RoutedExperts::of(path);
+    let experts = RoutedExperts::of(path).ok();
     let mut start = 0;
     text.key("message_log").array(|log| {
         for segment in path.segments() {

@@ -13,7 +13,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::columnar::{Bounds, Table};
-use super::{Annotate, Batch, Export, Exporter, PIECE, pieces};
+use super::{Annotate, Batch, Export, ExportOption, Exporter, PIECE, pieces};
 use crate::session::Path;
 
 /// Larger than a message of `arrow`: each batch is a row group, in which every column takes a header and an entry in the footer.
@@ -23,7 +23,7 @@ const BOUNDS: Bounds = Bounds { bytes: 8 * PIECE as u64, rows: 512 };
 const AT_ONCE: usize = 1024;
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: true, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter { options: ExportOption::OF_COLUMNS, export };
 
 /// The columns of `columnar::Table`, with a row group per batch. The metadata is in the footer.
 fn export(batch: Batch) -> Export {

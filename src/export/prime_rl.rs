@@ -4,11 +4,11 @@ use super::experts::RoutedExperts;
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::validate::temperature;
-use super::{Batch, Export, Exporter, Needs, facts, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
 use crate::session::Path;
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter { options: &[ExportOption::Advantages], export };
 
 /// The name of the environment, which prime-rl writes before its metrics.
 const ENVIRONMENT: &str = "tokentap";
@@ -20,7 +20,8 @@ const CONTEXT_TEMPERATURE: &str = "1.0";
 /// a trained token has none.
 fn export(batch: Batch) -> Export {
     let needs = Needs { logprobs: true, temperature: true, ..Needs::default() };
-    let settled = settle(batch.rows, batch.refused, needs);
+    let mut settled = settle(batch.rows, batch.refused, needs);
+    RoutedExperts::count_incomplete(&settled.rows, &mut settled.tally);
     let rows = settled.rows.clone();
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
         let path = rows[at].path();
@@ -50,7 +51,7 @@ fn training_sample(path: &Path, text: &mut Text) {
     });
     text.key("env_name").string(ENVIRONMENT);
     per_token::advantages(path, path.segments(), text);
-    if let Some(experts) = RoutedExperts::of(path) {
+    if let Ok(experts) = RoutedExperts::of(path) {
         // the members of prime-rl's type by position: data, shape, type
         text.key("routed_experts").array(|list| {
             let (bytes, number) = experts.with_last();

@@ -2,14 +2,13 @@
 
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, Export, Exporter, Needs, facts, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
 use crate::session::{Path, Row, Step, Turn};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
-    has_text: false,
-    // its records are calls
-    has_advantages: false,
+    // its records are calls, which have no advantages
+    options: &[ExportOption::Entropies],
     export,
 };
 

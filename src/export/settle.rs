@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::validate::{numbers, verdicts};
-use super::{ExcludedLeaf, Needs, repeated_rows};
+use super::{ExcludedLeaf, Lack, Needs, repeated_rows};
 use crate::session::{Path, Row, Turn};
 
 /// The rows to export.
@@ -27,6 +27,8 @@ pub struct RowCounts {
     pub rows: usize,
     /// Excluded leaves by reason.
     pub refused: BTreeMap<&'static str, usize>,
+    /// Exported rows that lack what others have or what was asked for, by the [`Lack`].
+    pub incomplete: BTreeMap<&'static str, usize>,
 }
 
 impl RowCounts {
@@ -35,7 +37,12 @@ impl RowCounts {
         for leaf in leaves {
             *refused.entry(leaf.reason).or_default() += 1;
         }
-        Self { rows, refused }
+        Self { rows, refused, incomplete: BTreeMap::new() }
+    }
+
+    /// Counts exported rows that lack something.
+    pub(super) fn add_incomplete(&mut self, lacks: impl Iterator<Item = Lack>) {
+        lacks.for_each(|lack| *self.incomplete.entry(lack.name()).or_default() += 1);
     }
 }
 
@@ -57,7 +64,8 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
     refused.append(&mut dropped);
     let repeated = repeated_rows(&kept);
     kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.marks.repeats_sample = repeats);
-    let tally = RowCounts::new(kept.len(), &refused);
+    let mut tally = RowCounts::new(kept.len(), &refused);
+    tally.add_incomplete(kept.iter().filter(|row| row.lacks_scores()).map(|_| Lack::Scores));
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }
 

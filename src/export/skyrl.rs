@@ -10,16 +10,15 @@ use crate::session::Row;
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
-    has_text: false,
-    // SkyRL computes them from the rewards
-    has_advantages: false,
+    // SkyRL computes advantages from the rewards
+    options: &[],
     export,
 };
 
 /// `generator_output` has a list per member, with one item per row; what only its generator knows is null. `samples` says which row each
 /// item is. `rewards` is null unless every row has one, because SkyRL has no absent reward.
 fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let mut settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let lists = RowLists(settled.rows);
     let prompts = lists.prompts(r#"],"generator_output":{"prompt_token_ids":["#);
     let responses = lists.responses(r#"],"response_ids":["#);
@@ -35,13 +34,14 @@ fn export(batch: Batch) -> Export {
             text.key("repetition_id").integer(*repetition);
         });
     });
+    facts::count_unscored(&lists.0, &mut settled.tally);
     let rest = std::iter::once(rest(&lists.0));
     let texts = lists.samples().chain(prompts).chain(responses).chain(masks).chain(logprobs).chain(stops);
     // SkyRL replays the routing of all rows of a batch, or of none
-    let experts = RoutedExperts::common_shape(&lists.0).map(|_| {
+    let experts = RoutedExperts::common_shape(&lists.0, &mut settled.tally).map(|_| {
         lists.of_paths(r#","rollout_expert_indices":["#, |path, text| match RoutedExperts::of(path) {
-            Some(experts) => experts.lists(text),
-            None => text.literal("null"),
+            Ok(experts) => experts.lists(text),
+            Err(_) => text.literal("null"),
         })
     });
     let end = if experts.is_some() { r#"]},"refused":["# } else { r#","rollout_expert_indices":null},"refused":["# };

@@ -4,27 +4,28 @@ use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
-use super::{Batch, Export, Exporter, Needs, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, settle};
 use super::{miles, versions};
 use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::session::Path;
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter =
+    Exporter { options: &[ExportOption::Advantages, ExportOption::Scores, ExportOption::Entropies], export };
 
 /// One sample per row. Samples of one session share a `rollout_id`, samples of one prompt share a `group_index`.
 fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let mut settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     // slime replays the routing of all samples of a batch, or of none
-    let has_experts = RoutedExperts::common_shape(&rows).is_some();
+    let has_experts = RoutedExperts::common_shape(&rows, &mut settled.tally).is_some();
     let samples = text::list(r#"{"samples":["#, rows.len(), move |at, text| {
         let path = rows[at].path();
         text.object(|text| {
             text.key("index").integer(at);
             text.key("group_index").integer(groups[at]);
             sample(&path, text);
-            if let Some(experts) = RoutedExperts::of(&path).filter(|_| has_experts) {
+            if let (true, Ok(experts)) = (has_experts, RoutedExperts::of(&path)) {
                 experts.lists(text.key("rollout_routed_experts"));
             }
         });

@@ -3,16 +3,18 @@
 use super::experts::RoutedExperts;
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
-use super::{Batch, Export, Exporter, Needs, facts, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
 use crate::engine::sglang::extras;
 use crate::session::{Path, Turn};
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter =
+    Exporter { options: &[ExportOption::Advantages, ExportOption::Entropies], export };
 
 /// One sample per row. strands-sglang allows null for a missing number, so no row is refused for one.
 fn export(batch: Batch) -> Export {
-    let settled = settle(batch.rows, batch.refused, Needs::default());
+    let mut settled = settle(batch.rows, batch.refused, Needs::default());
+    RoutedExperts::count_incomplete(&settled.rows, &mut settled.tally);
     let rows = settled.rows;
     let count = rows.len();
     let samples =
@@ -49,7 +51,7 @@ fn sample(path: &Path, text: &mut Text) {
 /// Writes the routed experts of each turn as the base64 of int32, or null. A turn has those from the last token before it to its last but
 /// one, as strands-sglang requests them, so that the pieces join without an overlap.
 fn routed_experts(path: &Path, text: &mut Text) {
-    let Some(experts) = RoutedExperts::of(path) else { return text.key("routed_experts").literal("null") };
+    let Ok(experts) = RoutedExperts::of(path) else { return text.key("routed_experts").literal("null") };
     text.key("routed_experts").array(|list| {
         let (mut start, mut end) = (0, 0);
         for step in &path.steps {

@@ -2,11 +2,11 @@
 
 use super::per_token::PerToken;
 use super::text::{self, Text};
-use super::{Batch, Export, Exporter, Needs, facts, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
 use crate::session::{Path, Segment};
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter { options: &[ExportOption::Advantages], export };
 
 /// `datum` has the members of the type. The model reads all tokens but the last, and position i predicts token i + 1, so the lists of
 /// `loss_fn_inputs` begin at the second token of the row.

@@ -5,9 +5,8 @@ use super::{Batch, Export, Exporter, Needs, facts, settle, text};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
-    has_text: false,
-    // TRL computes them from the rewards
-    has_advantages: false,
+    // TRL computes advantages from the rewards
+    options: &[],
     export,
 };
 

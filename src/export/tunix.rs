@@ -4,11 +4,19 @@ use super::facts::{self, Status};
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, Export, Exporter, Needs, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, settle};
 use crate::session::{Path, Row};
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter {
+    options: &[
+        ExportOption::Advantages,
+        ExportOption::Entropies,
+        ExportOption::PadTokenId,
+        ExportOption::MaxPromptLength,
+    ],
+    export,
+};
 
 /// `samples` has the dictionaries of token mode. `rollout_output` has a list per member, with one item per row.
 fn export(batch: Batch) -> Export {

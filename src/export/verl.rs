@@ -6,18 +6,27 @@ use super::experts::RoutedExperts;
 use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
-use super::{Batch, Export, Exporter, Needs, Shape, facts, settle};
+use super::{Batch, Export, ExportOption, Exporter, Needs, Shape, facts, settle};
 use crate::session::Row;
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter = Exporter { has_text: false, has_advantages: true, export };
+pub(super) const EXPORTER: Exporter = Exporter {
+    options: &[
+        ExportOption::Advantages,
+        ExportOption::Entropies,
+        ExportOption::PadTokenId,
+        ExportOption::MaxPromptLength,
+        ExportOption::MaxResponseLength,
+    ],
+    export,
+};
 
 /// Prompts are padded on the left and responses on the right, each to the same length in all rows.
 ///
 /// The entropies are written twice: as `rollout_entropys`, in verl's spelling, and as `rollout_entropy`. The name `entropys` is not used,
 /// because verl's actor writes its own entropies under it.
 fn export(batch: Batch) -> Export {
-    let settled = settle(
+    let mut settled = settle(
         batch.rows,
         batch.refused,
         Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length, ..Needs::default() },
@@ -60,9 +69,10 @@ fn export(batch: Batch) -> Export {
             per_token::fill_advantages(row, row.response(), frame.responses, sink);
         }));
     }
-    if let Some(shape) = RoutedExperts::common_shape(&frame.rows) {
+    if let Some(shape) = RoutedExperts::common_shape(&frame.rows, &mut settled.tally) {
         tensors.push(frame.experts(shape));
     }
+    facts::count_unscored(&frame.rows, &mut settled.tally);
     if facts::have_scores(&frame.rows) {
         tensors
             .push(frame.tensor("rm_scores", Dtype::F32, frame.responses, |frame, row, sink| frame.scores(row, sink)));
@@ -135,7 +145,7 @@ impl Frame {
             let first = row.prompt_len() - row.prompt_len().min(frame.prompts);
             let known = (first..first + tokens).end.min(row.len().saturating_sub(1)).max(first);
             sink(Run::Integer(0, before * width));
-            if let Some(experts) = RoutedExperts::of(&path) {
+            if let Ok(experts) = RoutedExperts::of(&path) {
                 experts.fill(first..known, sink);
             }
             sink(Run::Integer(0, (first + tokens - known + behind) * width));

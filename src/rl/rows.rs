@@ -9,7 +9,7 @@ use super::returns::{TurnReturn, row_returns};
 use super::row_index::RowIndex;
 use super::teacher::log_ratios;
 use super::{AdvantageOptions, GroupStats, RequestError, RewardSource};
-use crate::export::{Batch, Format};
+use crate::export::Batch;
 use crate::session::{Advantages, Row};
 
 /// A row of a group: its position, and its reward. Without a reward its turns may have rewards.
@@ -20,14 +20,9 @@ type Member = (usize, Option<f64>);
 ///
 /// # Errors
 ///
-/// The errors of [`AdvantageOptions::check`]; `invalid_parameter` if the format has no advantages, or if a row is in none of the requested
-/// groups; `not_found` for a requested sample without a row; `missing_reward`, `invalid_reward` and `missing_scores` as for
+/// The errors of [`AdvantageOptions::check`]; `invalid_parameter` if a row is in none of the requested groups; `not_found` for a requested sample without a row; `missing_reward`, `invalid_reward` and `missing_scores` as for
 /// `POST /v1/advantages`.
-pub fn add_advantages(batch: &mut Batch, format: Format, options: &AdvantageOptions) -> Result<(), RequestError> {
-    if !format.has_advantages() {
-        let message = format!("{format} has no advantages; {} have", Format::names(Format::has_advantages));
-        return Err(RequestError::invalid("", &message));
-    }
+pub fn add_advantages(batch: &mut Batch, options: &AdvantageOptions) -> Result<(), RequestError> {
     options.check()?;
     let rows = &mut batch.rows;
     if options.estimator == AdvantageEstimator::Distill {

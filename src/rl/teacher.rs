@@ -4,7 +4,7 @@ use super::RequestError;
 use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::engine::sglang::score::changing_parameter;
 use crate::export::logprob_temperature;
-use crate::session::Turn;
+use crate::session::{Row, Turn};
 
 /// Why a turn has no log ratios.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -35,6 +35,21 @@ pub fn one_teacher<'a>(scores: Option<&'a str>, of_advantages: Option<&'a str>) 
         }
         (scores, teacher) => Ok(scores.or(teacher)),
     }
+}
+
+/// Checks that the teacher has scored a turn of these rows, so that a misspelt name is no file without scores.
+///
+/// # Errors
+/// `missing_scores`, if there are rows and none of them has a score.
+pub fn check_scored(rows: &[Row], teacher: &str) -> Result<(), RequestError> {
+    let mut sessions = rows.chunk_by(Row::shares_turns);
+    if rows.is_empty()
+        || sessions.any(|session| session[0].turns().iter().any(|turn| session[0].scores(turn).is_some()))
+    {
+        return Ok(());
+    }
+    let message = format!("{teacher:?} has scored none of these paths: see POST /v1/teacher-scores");
+    Err(RequestError::new("missing_scores", "scores", message))
 }
 
 impl RatioProblem {

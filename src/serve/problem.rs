@@ -6,7 +6,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use serde_json::json;
 
 use crate::error::{self, Error};
-use crate::export::TooLarge;
+use crate::export::{TooLarge, UnusedOption};
 use crate::logits::safetensors::SafetensorsError;
 use crate::logits::shm::ShmError;
 use crate::rl;
@@ -146,6 +146,12 @@ impl From<FinishedError> for Problem {
             }
             FinishedError::Malformed(_) | FinishedError::NoPartitions => Self::bad_request(error.to_string()),
         }
+    }
+}
+
+impl From<UnusedOption> for Problem {
+    fn from(error: UnusedOption) -> Self {
+        Self::bad_request(format!("{}: {error}", error.option.name()))
     }
 }
 

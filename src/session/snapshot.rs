@@ -32,8 +32,8 @@ pub struct Snapshot {
     rewards: HashMap<RewardScope, Arc<Value>>,
     /// The last reward of each turn that has one.
     turn_rewards: HashMap<u32, Arc<Value>>,
-    /// The columns of scores by the teacher that the reader asked for, by turn.
-    scores: HashMap<u32, Arc<[Column]>>,
+    /// The columns of scores by the teacher that the reader asked for, by turn; `None` if no scores were asked for.
+    scores: Option<HashMap<u32, Arc<[Column]>>>,
     lineages: OnceLock<Box<[Lineage]>>,
 }
 
@@ -100,7 +100,7 @@ impl Session {
                 trained: TrainedTurns::new(&[], selection),
                 rewards: HashMap::new(),
                 turn_rewards: HashMap::new(),
-                scores: HashMap::new(),
+                scores: None,
                 lineages: OnceLock::new(),
             };
             (snapshot, count)
@@ -215,12 +215,17 @@ impl Snapshot {
 
     /// The same with the scores of a teacher.
     pub(super) fn with_scores(&self, scores: HashMap<u32, Arc<[Column]>>) -> Arc<Self> {
-        Arc::new(Self { scores, ..self.clone() })
+        Arc::new(Self { scores: Some(scores), ..self.clone() })
     }
 
     /// The scores of a turn.
     pub(super) fn scores(&self, turn: u32) -> Option<&Arc<[Column]>> {
-        self.scores.get(&turn)
+        self.scores.as_ref()?.get(&turn)
+    }
+
+    /// Whether the reader asked for the scores of a teacher.
+    pub(super) fn wants_scores(&self) -> bool {
+        self.scores.is_some()
     }
 
     /// Whether a turn has a reward.
@@ -308,7 +313,7 @@ impl Snapshot {
             turns,
             rewards,
             turn_rewards,
-            scores: HashMap::new(),
+            scores: None,
             lineages: OnceLock::new(),
         })
     }

@@ -243,8 +243,8 @@ async fn advantages_of_an_export_are_refused_where_they_cannot_be_right() {
     rollouts(&demo).await;
     sample(&demo, "unrewarded", 1, 4).await;
     for (session, format, options, code, part) in [
-        ("a", "miles", json!({}), "invalid_parameter", "advantages: miles has no advantages; verl, areal, "),
-        ("a", "rllm", json!({}), "invalid_parameter", "advantages: rllm has no advantages"),
+        ("a", "miles", json!({}), "bad_request", "advantages: miles does not use it, only verl, areal, "),
+        ("a", "rllm", json!({}), "bad_request", "advantages: rllm does not use it"),
         ("a", "verl", json!({"estimator": "egpo"}), "invalid_parameter", "advantages.think_start: "),
         ("a", "verl", json!({"version": 1}), "bad_request", "unknown field `version`"),
         ("unrewarded", "jsonl", json!({}), "missing_reward", "advantages.reward: "),

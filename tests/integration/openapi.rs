@@ -143,7 +143,7 @@ async fn other_replies_are_described() {
         ("/v1/samples", json!({"sessions": ["s"], "format": "verl", "max_response_length": 4, "pad_token_id": 1})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "jsonl", "text": true, "classes": ["all"]})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "arrow", "include_branches": false, "version": 1})),
-        ("/v1/samples", json!({"sessions": ["s"], "format": "parquet"})),
+        ("/v1/samples", json!({"sessions": ["s"], "format": "parquet", "exclude": ["column_missing"]})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "miles", "entropies": true})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "rllm", "train_resumed": true})),
         ("/v1/samples", json!({"sessions": ["s"], "format": "strands", "advantages": {"entropy_over": "response"}})),

@@ -9,6 +9,7 @@ use tokentap::demo::experts::{ExpertRouter, ExpertRow};
 use tokentap::demo::{EngineOptions, Streaming};
 
 use super::chat::Chat;
+use super::support::binary::output as run;
 use super::support::client::{get, post};
 use super::support::demo::Demo;
 use super::support::proxy::Proxy;
@@ -352,4 +353,44 @@ async fn chats_and_completions_return_experts_in_sglext_as_sglang_does() {
             }
         }
     }
+}
+
+/// The experts of a file of miles are those of all rows or of none, so the export says which rows lack them, and can leave them out.
+#[tokio::test(flavor = "multi_thread")]
+async fn incomplete_rows_are_reported_and_excluded() {
+    let demo = demo(EngineOptions::default(), &[]).await;
+    let prompt = demo.encode("The ship went down the river");
+    ask(&demo, "whole", &prompt, json!({})).await;
+    ask(&demo, "part", &prompt, json!({"return_routed_experts": true, "routed_experts_start_len": 2})).await;
+    let incomplete = r#"{"partial_routed_experts":1}"#;
+    for (format, name) in [
+        ("miles", "rollout_routed_experts.0"),
+        ("verl", "routed_experts"),
+        ("slime", "rollout_routed_experts"),
+        ("skyrl", r#""rollout_expert_indices":[["#),
+    ] {
+        let export = async |more: Value| {
+            let mut body = json!({"sessions": ["whole", "part"], "format": format});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let answer = post(demo.proxy.control, "/v1/samples", body.to_string().as_bytes()).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            answer
+        };
+        let holds = |body: &[u8]| body.windows(name.len()).any(|part| part == name.as_bytes());
+        let mixed = export(json!({})).await;
+        assert!(!holds(&mixed.body), "{format}");
+        assert_eq!(mixed.header("tokentap-incomplete"), Some(incomplete), "{format}");
+        let whole = export(json!({"exclude": ["column_missing", "partial_routed_experts"]})).await;
+        assert!(holds(&whole.body), "{format}");
+        assert_eq!(whole.header("tokentap-incomplete"), Some("{}"), "{format}");
+        assert_eq!(whole.header("tokentap-refused"), Some(incomplete), "{format}");
+    }
+    let url = format!("http://{}", demo.proxy.control);
+    let done = run(&["export", "--control", &url, "--format", "miles", "--out", "-"]).await;
+    let line = "tokentap: warning: partial_routed_experts in 1 row: ";
+    assert!(String::from_utf8_lossy(&done.stderr).contains(line), "{}", String::from_utf8_lossy(&done.stderr));
+    let excluded =
+        ["export", "--control", &url, "--format", "miles", "--out", "-", "--exclude", "partial_routed_experts"];
+    let stderr = String::from_utf8(run(&excluded).await.stderr).unwrap();
+    assert!(stderr.contains("refused: 1 partial_routed_experts") && !stderr.contains("warning"), "{stderr}");
 }

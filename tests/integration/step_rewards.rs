@@ -68,6 +68,31 @@ async fn reward_of_an_inner_turn_is_exported_and_frozen() {
     assert_eq!(line["turns"][1]["reward"], json!({"score": 0.5}));
 }
 
+/// One row without a number removes the rewards of the file, so the export says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_without_rewards_are_counted_if_others_have_some() {
+    let demo = demo().await;
+    for (session, seed) in [("a", 1), ("b", 2)] {
+        conversation(&demo, session, seed, &[&[299, 467]]).await;
+    }
+    for format in ["verl", "areal", "skyrl"] {
+        let body = json!({"sessions": ["a", "b"], "format": format});
+        assert_eq!(control(&demo, "/v1/samples", &body).await.header("tokentap-incomplete"), Some("{}"), "{format}");
+    }
+    assert_eq!(reward(&demo, "a", &json!({"reward": 1})).await.status, 200);
+    for (format, name) in [("verl", "rm_scores"), ("areal", "rewards"), ("skyrl", "rewards\":[")] {
+        let export = async |exclude: Value| {
+            let body = json!({"sessions": ["a", "b"], "format": format, "exclude": exclude});
+            control(&demo, "/v1/samples", &body).await
+        };
+        let holds = |answer: &Answer| answer.body.windows(name.len()).any(|part| part == name.as_bytes());
+        let (all, one) = (export(json!([])).await, export(json!(["missing_reward"])).await);
+        assert_eq!(all.header("tokentap-incomplete"), Some(r#"{"missing_reward":1}"#), "{format}");
+        assert_eq!(one.header("tokentap-refused"), Some(r#"{"missing_reward":1}"#), "{format}");
+        assert!(!holds(&all) && holds(&one), "{format}");
+    }
+}
+
 /// The discounted returns of these rewards.
 fn returns(rewards: &[f64], discount: f64) -> Vec<f64> {
     let last_first = rewards.iter().rev().scan(0.0, |value, reward| {

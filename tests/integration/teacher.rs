@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use serde_json::{Value, json};
+use tokentap::config::Format;
 use tokentap::demo::{Engine, EngineOptions, Position, SamplingParams};
 use tokentap::serve::connection::Phase;
 use tokentap::serve::grpc::pb::{ExportRequest, SamplesRequest, export_reply, samples_reply};
@@ -208,6 +209,88 @@ async fn grpc_and_trajectories_have_the_scores_of_exports() {
     let scored = shown("/v1/sessions/s/trajectories?scores=self").await;
     assert_eq!(scored["trajectories"][0]["columns"], row["columns"]);
     assert_eq!(shown("/v1/sessions/s/trajectories").await["trajectories"][0]["columns"], Value::Null);
+}
+
+/// An option changes the file of a format, or it is refused: none is ignored.
+#[tokio::test(flavor = "multi_thread")]
+async fn option_changes_the_file_or_is_refused() {
+    // always in these formats
+    let with_entropies = ["verl", "areal", "slime", "tunix", "strands", "rllm", "jsonl", "arrow", "parquet"];
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    conversation(&demo, "s").await;
+    turn(&demo, "t", &[299, 467, 11], 1.0).await;
+    for (session, reward) in [("s", 1), ("t", 0)] {
+        assert_eq!(
+            control(&demo, &format!("/v1/sessions/{session}/reward"), &json!({"reward": reward})).await.status,
+            200
+        );
+    }
+    let scored = control(&demo, "/v1/teacher-scores", &json!({"teacher": "self", "sessions": ["s", "t"]})).await;
+    assert_eq!(scored.status, 200, "{}", scored.text());
+    let (mut accepted, mut refused) = (0, 0);
+    for format in Format::all() {
+        let export = async |option: Option<(&str, Value)>| {
+            let mut body = json!({"sessions": ["s", "t"], "format": format.to_string()});
+            option.into_iter().for_each(|(name, value)| body[name] = value);
+            control(&demo, "/v1/samples", &body).await
+        };
+        let plain = export(None).await;
+        assert_eq!((plain.status, plain.header("tokentap-refused")), (200, Some("{}")), "{format}");
+        for (option, value) in [
+            ("text", json!(true)),
+            ("advantages", json!({})),
+            ("scores", json!("self")),
+            ("entropies", json!(true)),
+            ("pad_token_id", json!(7)),
+            ("max_prompt_length", json!(9)),
+            ("max_response_length", json!(30)),
+        ] {
+            let answer = export(Some((option, value))).await;
+            if answer.status == 200 {
+                let has_it = option == "entropies" && with_entropies.contains(&&*format.to_string());
+                assert_eq!(answer.body == plain.body, has_it, "{format} ignores {option}");
+                accepted += 1;
+            } else {
+                assert_eq!(answer.status, 400, "{format}, {option}: {}", answer.text());
+                let message = format!("{option}: {format} does not use it, only ");
+                assert!(answer.text().contains(&message), "{}", answer.text());
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((accepted, refused), (33, 72), "formats and options");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_without_scores_are_counted_and_an_unknown_teacher_is_an_error() {
+    let demo = demo(&[]).await;
+    for session in ["s", "t"] {
+        conversation(&demo, session).await;
+    }
+    let export = async |sessions: Value, scores: &str, exclude: Value| {
+        let body = json!({"sessions": sessions, "format": "jsonl", "scores": scores, "exclude": exclude});
+        control(&demo, "/v1/samples", &body).await
+    };
+    let scored = control(&demo, "/v1/teacher-scores", &json!({"teacher": "self", "sessions": ["s"]})).await;
+    assert_eq!(scored.status, 200, "{}", scored.text());
+    for answer in [
+        export(json!(["s", "t"]), "bog", json!([])).await,
+        export(json!(["t"]), "self", json!([])).await,
+        get(demo.proxy.control, "/v1/sessions/s/trajectories?scores=bog").await,
+    ] {
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!("missing_scores")));
+        assert!(answer.text().contains("has scored none of these paths"), "{}", answer.text());
+    }
+    let both = export(json!(["s", "t"]), "self", json!([])).await;
+    let counts = |answer: &Answer, name| answer.header(name).unwrap().to_owned();
+    assert_eq!(both.text().lines().count(), 2);
+    assert_eq!(counts(&both, "tokentap-incomplete"), r#"{"missing_scores":1}"#);
+    let one = export(json!(["s", "t"]), "self", json!(["missing_scores"])).await;
+    assert_eq!(one.text().lines().count(), 1);
+    assert_eq!(
+        (counts(&one, "tokentap-incomplete"), counts(&one, "tokentap-refused")),
+        ("{}".into(), r#"{"missing_scores":1}"#.into())
+    );
 }
 
 /// The values of a column in the first row of a `jsonl` export, and their shape for each token.

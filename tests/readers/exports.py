@@ -271,7 +271,9 @@ def write(folder, control, sessions, names=tuple(FILES), **shape):
     formats = []
     refused = [[s.name, turn.number, "aborted"] for s in sessions for turn in s.leaves()[1]]
     for name in names:
-        body = {"sessions": [s.name for s in sessions], "format": name, "pad_token_id": PAD, "entropies": name == "miles", **shape}
+        body = {"sessions": [s.name for s in sessions], "format": name, "entropies": name == "miles", **shape}
+        if name in ("verl", "areal", "tunix"):
+            body["pad_token_id"] = PAD
         try:
             reply = call(control + "/v1/samples", body)
             content = reply.read()

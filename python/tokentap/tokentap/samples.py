@@ -42,14 +42,17 @@ class Samples:
     # The number of rows, and the numbers of refused leaves by reason.
     rows: int
     refused: dict[str, int]
+    # The numbers of exported rows that lack routed experts, scores or rewards, by reason.
+    incomplete: dict[str, int]
     body: bytes
 
     @classmethod
     def of(cls, format: str, reply: Reply) -> Samples:
         """The samples of a reply."""
         rows, refused = reply.headers["tokentap-rows"], reply.headers["tokentap-refused"]
+        incomplete = reply.headers["tokentap-incomplete"]
         content_type = reply.headers["content-type"]
-        return cls(format, content_type, int(rows), json.loads(refused), reply.body)
+        return cls(format, content_type, int(rows), json.loads(refused), json.loads(incomplete), reply.body)
 
     def json(self) -> Any:
         """The object with `samples` and `refused` of the JSON formats, such as `slime` or `trl`; a list for `jsonl`."""

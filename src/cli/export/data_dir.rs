@@ -8,7 +8,7 @@ use super::{Chunks, ExportSource, ExportSummary};
 use crate::cli::import::check_log;
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
-use crate::export::{Batch, Shape};
+use crate::export::{Batch, Exclusions, ExportOption, Shape};
 use crate::rl::{self, AdvantageOptions, ThinkTokens};
 use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record, log};
 use crate::session::{Classes, Session, Sessions, StoreLimits, TurnSelection};
@@ -17,7 +17,13 @@ use crate::session::{Classes, Session, Sessions, StoreLimits, TurnSelection};
 pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String> {
     let classes =
         Classes::parse(args.classes.iter().map(String::as_str)).map_err(|error| format!("--classes: {error}"))?;
+    args.format.check(|option| sets(args, option)).map_err(|error| {
+        // the flags have the names of the members of a request
+        format!("--{}: {error}", error.option.name().replace('_', "-"))
+    })?;
     let selection = TurnSelection { classes, resumed: args.train_resumed };
+    let exclusions =
+        Exclusions::parse(args.exclude.iter().map(String::as_str)).map_err(|error| format!("--exclude: {error}"))?;
     let store = Sessions::new(StoreLimits::UNLIMITED);
     let mut names = SessionNames::default();
     let failed = |error| format!("--data-dir: {error}");
@@ -33,7 +39,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {
         shape: Shape {
-            pad_token_id: args.pad_token_id,
+            pad_token_id: args.pad_token_id.unwrap_or_default(),
             max_prompt_length: args.max_prompt_length,
             max_response_length: args.max_response_length,
             entropies: false,
@@ -57,13 +63,30 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
         batch.rows.append(&mut rows);
         batch.refused.append(&mut refused);
     }
+    if let Some(teacher) = &args.scores {
+        rl::check_scored(&batch.rows, teacher).map_err(|error| format!("--{error}"))?;
+    }
     if let Some(options) = &mut options {
         options.set_default_think_tokens(tokens);
-        rl::add_advantages(&mut batch, args.format, options).map_err(|error| format!("--advantages: {error}"))?;
+        rl::add_advantages(&mut batch, options).map_err(|error| format!("--advantages: {error}"))?;
     }
+    exclusions.apply(&mut batch);
     let export = args.format.export(batch).within(args.max_export_bytes).map_err(|error| error.to_string())?;
     let summary = ExportSummary::new(sessions.len(), &export.tally);
     Ok(ExportSource { length: export.length, chunks: Chunks::Local(export.chunks), summary })
+}
+
+/// Whether the command line sets an option. It has no flag for entropies.
+fn sets(args: &ExportArgs, option: ExportOption) -> bool {
+    match option {
+        ExportOption::Text => args.text,
+        ExportOption::Advantages => args.advantages.is_some(),
+        ExportOption::Scores => args.scores.is_some(),
+        ExportOption::Entropies => false,
+        ExportOption::PadTokenId => args.pad_token_id.is_some(),
+        ExportOption::MaxPromptLength => args.max_prompt_length.is_some(),
+        ExportOption::MaxResponseLength => args.max_response_length.is_some(),
+    }
 }
 
 /// Makes session names unique. The log still has the sessions that tokentap evicted from memory, so a later session may have the same

@@ -91,7 +91,6 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, Strin
     let mut body = json!({
         "sessions": sessions,
         "format": args.format.to_string(),
-        "pad_token_id": args.pad_token_id,
         "include_branches": !args.no_branches,
     });
     let lengths = [("max_prompt_length", args.max_prompt_length), ("max_response_length", args.max_response_length)];
@@ -101,6 +100,9 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, Strin
         }
     }
     // set only if needed, because an older tokentap refuses unknown members
+    if let Some(id) = args.pad_token_id {
+        body["pad_token_id"] = id.into();
+    }
     if let Some(version) = args.version {
         body["version"] = version.into();
     }
@@ -109,6 +111,9 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, Strin
     }
     if !args.classes.is_empty() {
         body["classes"] = json!(args.classes);
+    }
+    if !args.exclude.is_empty() {
+        body["exclude"] = json!(args.exclude);
     }
     if let Some(scores) = &args.scores {
         body["scores"] = scores.as_str().into();
@@ -122,13 +127,16 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, Strin
     Ok(body)
 }
 
-/// Parses the summary from the headers of a reply: `tokentap-rows`, and `tokentap-refused`, a JSON object of counts by reason.
+/// Parses the summary from the headers of a reply: `tokentap-rows`, and `tokentap-refused` and `tokentap-incomplete`, JSON objects of
+/// counts by reason.
 fn summary(sessions: usize, headers: &HeaderMap) -> ExportSummary {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let counts = |name| text(name).and_then(|counts| serde_json::from_str(counts).ok()).unwrap_or_default();
     ExportSummary {
         sessions,
         rows: text("tokentap-rows").and_then(|rows| rows.parse().ok()),
-        refused: text("tokentap-refused").and_then(|refused| serde_json::from_str(refused).ok()).unwrap_or_default(),
+        refused: counts("tokentap-refused"),
+        incomplete: counts("tokentap-incomplete"),
     }
 }
 

@@ -12,6 +12,7 @@ use super::pb::{export_reply, samples_reply, watch_request};
 use super::{ReplyStream, pb, watch};
 use crate::export::{Export, Needs, settle};
 use crate::long_work::{offload, offload_export};
+use crate::rl;
 use crate::serve::control::v1::samples::{self, SamplesRequest};
 use crate::serve::control::v1::sessions::{PageQuery, annotate, find};
 use crate::serve::offload::{Items, OffloadedIter};
@@ -95,7 +96,8 @@ impl Trajectories for TrajectoriesService {
         let request = SamplesRequest {
             sessions: message.sessions,
             format: message.format,
-            pad_token_id: message.pad_token_id,
+            // proto3 does not tell 0 from an absent value
+            pad_token_id: (message.pad_token_id != 0).then_some(message.pad_token_id),
             max_prompt_length: message.max_prompt_length.map(narrow),
             max_response_length: message.max_response_length.map(narrow),
             version: message.version,
@@ -103,6 +105,7 @@ impl Trajectories for TrajectoriesService {
             entropies: message.entropies,
             text: message.text,
             classes: message.classes,
+            exclude: message.exclude,
             train_resumed: message.train_resumed,
             advantages,
             scores: message.scores,
@@ -116,6 +119,7 @@ impl Trajectories for TrajectoriesService {
             length,
             rows: wide(tally.rows),
             refused: counts(tally.refused),
+            incomplete: counts(tally.incomplete),
         };
         let head = export_reply::Part::Head(head);
         let parts = std::iter::once(head).chain(chunks.map(export_reply::Part::Data));
@@ -129,13 +133,18 @@ impl Trajectories for TrajectoriesService {
     type SamplesStream = ReplyStream<pb::SamplesReply>;
 
     async fn samples(&self, request: Request<pb::SamplesRequest>) -> Result<Response<Self::SamplesStream>, Status> {
-        let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed, scores } =
+        let pb::SamplesRequest { sessions, version, no_branches, classes, train_resumed, scores, exclude } =
             request.into_inner();
         let proxy = Arc::clone(&self.0);
         self.refresh(&sessions).await?;
         let settled = offload_export(move || {
             let selection = samples::selection(&classes, train_resumed)?;
-            let batch = samples::batch(&proxy, &sessions, version, !no_branches, selection, scores.as_deref())?;
+            let exclusions = samples::exclusions(&exclude)?;
+            let mut batch = samples::batch(&proxy, &sessions, version, !no_branches, selection, scores.as_deref())?;
+            if let Some(teacher) = &scores {
+                rl::check_scored(&batch.rows, teacher).map_err(Problem::from)?;
+            }
+            exclusions.apply(&mut batch);
             Ok::<_, Problem>(settle(batch.rows, batch.refused, Needs::default()))
         });
         let settled = settled.await?;

@@ -63,6 +63,12 @@ impl Row {
         self.snapshot.scores(turn.id)
     }
 
+    /// Whether the reader asked for the scores of a teacher, and a trained turn has none.
+    #[must_use]
+    pub fn lacks_scores(&self) -> bool {
+        self.snapshot.wants_scores() && self.trained().any(|turn| self.scores(turn).is_none())
+    }
+
     /// Sets the advantages of the trained tokens, and whether the entropy that shapes them lacks that of a token.
     pub(crate) fn set_advantages(&mut self, advantages: Advantages, lacks_entropy: bool) {
         (self.marks.advantages, self.marks.advantage_lacks_entropy) = (Some(advantages), lacks_entropy);

@@ -42,23 +42,29 @@ async fn export_has_the_bytes_of_http() {
     record_sessions(&demo).await;
     let mut client = trajectories(demo.proxy.control).await;
     for format in Format::all() {
+        let padded = matches!(format, Format::Verl | Format::Areal | Format::Tunix);
         let asked = ExportRequest {
             sessions: vec!["b".into(), "a".into()],
             format: format.to_string(),
-            pad_token_id: 7,
-            max_response_length: Some(64),
+            pad_token_id: if padded { 7 } else { 0 },
+            max_response_length: (*format == Format::Verl).then_some(64),
             ..ExportRequest::default()
         };
         let (head, bytes) = read_export(&mut client, asked).await.unwrap();
-        let body = json!({
-            "sessions": ["b", "a"], "format": format.to_string(), "pad_token_id": 7, "max_response_length": 64,
-        });
+        let mut body = json!({"sessions": ["b", "a"], "format": format.to_string()});
+        if padded {
+            body["pad_token_id"] = json!(7);
+        }
+        if *format == Format::Verl {
+            body["max_response_length"] = json!(64);
+        }
         let answer = http(&demo, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(bytes == answer.body, "{}: the same bytes", format);
         assert!(!bytes.is_empty(), "{} is not empty", format);
         assert_eq!(Some(head.content_type.as_str()), answer.header("content-type"));
         assert_eq!(head.rows.to_string(), answer.header("tokentap-rows").unwrap());
+        assert_eq!(json!(head.incomplete).to_string(), answer.header("tokentap-incomplete").unwrap());
         assert_eq!(json!(head.refused).to_string(), answer.header("tokentap-refused").unwrap());
         assert!(head.length.is_none_or(|length| length == bytes.len() as u64), "{head:?}");
     }
@@ -83,6 +89,18 @@ async fn invalid_export_has_the_error_of_http() {
         (
             ExportRequest { classes: vec!["title".into()], ..plain() },
             json!({"sessions": ["a"], "format": "jsonl", "classes": ["title"]}),
+        ),
+        (
+            ExportRequest { exclude: vec!["bog".into()], ..plain() },
+            json!({"sessions": ["a"], "format": "jsonl", "exclude": ["bog"]}),
+        ),
+        (
+            ExportRequest { scores: Some("bog".into()), ..plain() },
+            json!({"sessions": ["a"], "format": "jsonl", "scores": "bog"}),
+        ),
+        (
+            ExportRequest { pad_token_id: 7, ..plain() },
+            json!({"sessions": ["a"], "format": "jsonl", "pad_token_id": 7}),
         ),
         (ExportRequest { sessions: vec!["no".into()], ..plain() }, json!({"sessions": ["no"], "format": "jsonl"})),
         (ExportRequest { version: Some(3), ..plain() }, json!({"sessions": ["a"], "format": "jsonl", "version": 3})),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::sessions::{annotate, find};
 use crate::chat::model::Chats;
-use crate::export::{Batch, Decoder, Export, Format, Shape};
+use crate::export::{Batch, Decoder, Exclusions, Export, ExportOption, Format, Shape};
 use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
@@ -21,6 +21,9 @@ const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
 
 /// The number of excluded leaves by reason, as a JSON object.
 const REFUSED: HeaderName = HeaderName::from_static("tokentap-refused");
+
+/// The number of exported rows that lack something, by reason, as a JSON object.
+const INCOMPLETE: HeaderName = HeaderName::from_static("tokentap-incomplete");
 
 /// The memory that decoding takes for each token.
 const DECODED_TOKEN_BYTES: usize = 96;
@@ -36,9 +39,8 @@ pub(crate) struct SamplesRequest {
     pub sessions: Vec<String>,
     /// The name of a [`Format`].
     pub format: String,
-    /// The value in tensors where a row has no token.
-    #[serde(default)]
-    pub pad_token_id: u32,
+    /// The value in tensors where a row has no token; without it 0.
+    pub pad_token_id: Option<u32>,
     /// The length of the prompt side of tensors, in tokens.
     pub max_prompt_length: Option<usize>,
     /// The length of the response side of tensors, in tokens.
@@ -57,6 +59,9 @@ pub(crate) struct SamplesRequest {
     /// The classes of turns that are trained. The default is the turns of conversations.
     #[serde(default)]
     pub classes: Vec<String>,
+    /// The flags whose rows are excluded.
+    #[serde(default)]
+    pub exclude: Vec<String>,
     /// Whether turns that were cut off are trained, if a trained turn resumes them.
     #[serde(default)]
     pub train_resumed: bool,
@@ -67,6 +72,18 @@ pub(crate) struct SamplesRequest {
 }
 
 impl SamplesRequest {
+    fn sets(&self, option: ExportOption) -> bool {
+        match option {
+            ExportOption::Text => self.text,
+            ExportOption::Advantages => self.advantages.is_some(),
+            ExportOption::Scores => self.scores.is_some(),
+            ExportOption::Entropies => self.entropies,
+            ExportOption::PadTokenId => self.pad_token_id.is_some(),
+            ExportOption::MaxPromptLength => self.max_prompt_length.is_some(),
+            ExportOption::MaxResponseLength => self.max_response_length.is_some(),
+        }
+    }
+
     /// The teacher whose scores the rows have: that of `scores`, or of advantages that need one.
     ///
     /// # Errors
@@ -95,6 +112,15 @@ pub(crate) fn classes(names: &[String]) -> Result<Classes, Problem> {
 /// When a name is unknown.
 pub(crate) fn selection(names: &[String], train_resumed: bool) -> Result<TurnSelection, Problem> {
     Ok(TurnSelection { classes: classes(names)?, resumed: train_resumed })
+}
+
+/// Parses the flags whose rows are excluded.
+///
+/// # Errors
+/// When a name is unknown.
+pub(crate) fn exclusions(names: &[String]) -> Result<Exclusions, Problem> {
+    let parsed = Exclusions::parse(names.iter().map(String::as_str));
+    parsed.map_err(|error| Problem::bad_request(format!("exclude: {error}")))
 }
 
 /// Returns the paths of sessions, in the order of an export of `selection`.
@@ -147,18 +173,19 @@ pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, 
             return Err(Problem::bad_request(format!("{name}: must be 1 to {LONGEST}")));
         }
     }
-    if request.text && !format.has_text() {
-        let with_text = Format::names(Format::has_text);
-        return Err(Problem::bad_request(format!("text: {format} has no text; {with_text} have")));
-    }
+    format.check(|option| request.sets(option))?;
     let selection = selection(&request.classes, request.train_resumed)?;
+    let exclusions = exclusions(&request.exclude)?;
     let decoder = request.text.then(|| decoder(proxy)).transpose()?;
     let mut batch = {
         let (teacher, branches) = (request.teacher()?, request.include_branches);
         batch(proxy, &request.sessions, request.version, branches, selection, teacher)?
     };
+    if let Some(teacher) = &request.scores {
+        rl::check_scored(&batch.rows, teacher)?;
+    }
     batch.shape = Shape {
-        pad_token_id: request.pad_token_id,
+        pad_token_id: request.pad_token_id.unwrap_or_default(),
         max_prompt_length: request.max_prompt_length,
         max_response_length: request.max_response_length,
         entropies: request.entropies,
@@ -166,8 +193,9 @@ pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, 
     batch.decoder = decoder;
     if let Some(mut options) = request.advantages.clone() {
         options.set_default_think_tokens(proxy.think_tokens());
-        rl::add_advantages(&mut batch, format, &options).map_err(|error| error.below("advantages"))?;
+        rl::add_advantages(&mut batch, &options).map_err(|error| error.below("advantages"))?;
     }
+    exclusions.apply(&mut batch);
     Ok(format.export(batch).within(proxy.config.sessions.max_export_bytes)?)
 }
 
@@ -203,8 +231,10 @@ pub(super) fn into_response(export: Export) -> Response<Body> {
     let tally = export.tally;
     let mut response = stream_response(export.content_type, export.length, export.chunks);
     response.headers_mut().insert(ROWS, tally.rows.into());
-    if let Ok(refused) = serde_json::to_string(&tally.refused).unwrap_or_default().parse() {
-        response.headers_mut().insert(REFUSED, refused);
+    for (name, counts) in [(REFUSED, &tally.refused), (INCOMPLETE, &tally.incomplete)] {
+        if let Ok(counts) = serde_json::to_string(counts).unwrap_or_default().parse() {
+            response.headers_mut().insert(name, counts);
+        }
     }
     response
 }

@@ -253,6 +253,9 @@ pub(super) fn trajectories(proxy: &Proxy, id: &str, query: Query) -> Result<Resp
         snapshot = session.scored(&snapshot, teacher);
     }
     let (mut rows, out) = snapshot.rows(true);
+    if let Some(teacher) = &query.scores {
+        rl::check_scored(&rows, teacher)?;
+    }
     let repeated = repeated_rows(&rows);
     rows.iter_mut().zip(repeated).for_each(|(row, repeats)| row.marks.repeats_sample = repeats);
     rows.extend(out.iter().map(|refused| snapshot.context(refused.leaf)));

@@ -492,6 +492,9 @@ pub struct ExportRequest {
     /// The teacher whose scores the rows have as columns, by the name under which it scored them.
     #[prost(string, optional, tag = "13")]
     pub scores: ::core::option::Option<::prost::alloc::string::String>,
+    /// Excludes the rows that have one of these flags, or lack what these names of `incomplete` say.
+    #[prost(string, repeated, tag = "14")]
+    pub exclude: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
@@ -527,6 +530,13 @@ pub struct ExportHead {
         ::prost::alloc::string::String,
         u64,
     >,
+    /// The number of exported rows that lack routed experts or scores, by reason: `missing_routed_experts`, `partial_routed_experts`,
+    /// `unshaped_routed_experts`, `missing_scores`.
+    #[prost(btree_map = "string, uint64", tag = "5")]
+    pub incomplete: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SamplesRequest {
@@ -543,6 +553,8 @@ pub struct SamplesRequest {
     pub train_resumed: bool,
     #[prost(string, optional, tag = "6")]
     pub scores: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "7")]
+    pub exclude: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SamplesReply {
