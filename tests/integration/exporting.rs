@@ -131,7 +131,7 @@ async fn flags_select_the_exported_rows() {
     assert_eq!(rows[0]["token_ids"], json!([1, 2, 3, 4, 5, 6, 7, 8]), "the open version");
     for (flags, message) in [
         (&["--session", "c"][..], "the log has no session \"c\""),
-        (&["--format", "trl", "--max-response-length", "4"], "--max-response-length: trl does not use it, only verl"),
+        (&["--max-response-length", "4"], "--max-response-length: jsonl does not use it, only verl"),
         (&["--pad-token-id", "0"], "--pad-token-id: jsonl does not use it, only verl, areal, tunix"),
         (&["--scores", "bog"], "--scores: \"bog\" has scored none of these paths"),
         (&["--exclude", "bog"], "--exclude: \"bog\" is not one of incomplete, "),

@@ -11,6 +11,7 @@ use tokentap::serve::connection::Phase;
 use tokentap::serve::grpc::pb::{ExportRequest, SamplesRequest, export_reply, samples_reply};
 use tokio::sync::watch;
 
+use crate::chat::Chat;
 use crate::crash::StandaloneEngine;
 use crate::grpc::client::trajectories;
 use crate::support::binary::output;
@@ -216,7 +217,7 @@ async fn grpc_and_trajectories_have_the_scores_of_exports() {
 async fn option_changes_the_file_or_is_refused() {
     // always in these formats
     let with_entropies = ["verl", "areal", "slime", "tunix", "strands", "rllm", "jsonl", "arrow", "parquet"];
-    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    let demo = Chat::start(&[]).await.demo;
     conversation(&demo, "s").await;
     turn(&demo, "t", &[299, 467, 11], 1.0).await;
     for (session, reward) in [("s", 1), ("t", 0)] {
