@@ -48,7 +48,7 @@ pub use crate::config::Format;
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use exclude::{Exclusions, Lack};
 pub use facts::flags;
-pub(crate) use facts::{groups, reward as reward_number, row_key};
+pub(crate) use facts::{groups, reward as reward_number, reward_value, row_key};
 use format::Exporter;
 pub use format::{ExportOption, UnusedOption};
 pub(crate) use path_columns::PathColumn;

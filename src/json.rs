@@ -5,6 +5,7 @@
 //! forwarded unchanged. The grammar is that of Python's `json`, which is JSON plus `NaN`, `Infinity` and `-Infinity`.
 
 mod cursor;
+mod decode;
 pub(crate) mod digits;
 mod dumps;
 mod ids;
@@ -18,6 +19,7 @@ mod text;
 mod value;
 
 pub use cursor::{Cursor, elements};
+pub use decode::{DecodeError, decode};
 pub(crate) use dumps::{DumpStyle, dumps};
 pub use ids::write_ids;
 pub(crate) use member_scan::MemberScan;

@@ -18,7 +18,7 @@ mod teacher;
 mod think;
 
 pub use advantage::{GroupStats, Shaping};
-pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest};
+pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest, check_storable};
 pub use mismatch::{Mismatch, RatioLimits};
 pub use options::{AdvantageEstimator, AdvantageOptions, EntropyScope};
 pub use request::Request;

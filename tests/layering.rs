@@ -86,6 +86,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("clap", &["src/config.rs", "src/config/"]),
     ("toml", &["src/config/"]),
     ("tracing_subscriber", &["src/cli/logging.rs"]),
+    ("serde_path_to_error", &["src/json/decode.rs"]),
     ("postcard", &["src/session/ledger/record.rs", "src/session/ledger/log_record.rs"]),
     ("redis", &["src/session/ledger/valkey.rs", "src/session/ledger/valkey/"]),
     ("crc32c", &["src/session/ledger/"]),

@@ -20,6 +20,9 @@ const PAGE: usize = 1000;
 pub async fn run(args: &ScoreArgs) -> Result<(), String> {
     let client = ControlClient::try_new(&args.port)?;
     let sessions = if args.session.is_empty() { sessions(&client).await? } else { args.session.clone() };
+    if sessions.is_empty() {
+        return Err(format!("{} has no sessions", client.url()));
+    }
     let progress = Progress::sessions("scoring", sessions.len());
     let (mut scored, mut skipped) = (0, 0);
     for batch in sessions.chunks(BATCH) {

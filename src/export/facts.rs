@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::PathColumn;
 use super::policies::Policies;
-use super::{Lack, RowCounts};
 use super::text::Text;
+use super::{Lack, RowCounts};
 use crate::columns::{Alignment, COLUMNS};
 use crate::engine::sglang::extras;
 use crate::named_enum::named_enum;
@@ -120,7 +120,11 @@ impl Status {
 
 /// The reward as one number: the value itself, or the `reward` or `score` of an object.
 pub(crate) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
-    let value = value?;
+    reward_value(value?)
+}
+
+/// The same of a value that is not shared.
+pub(crate) fn reward_value(value: &Value) -> Option<f64> {
     let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
     number.filter(|number| number.is_finite())
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::export::reward_number;
+use crate::export::{reward_number, reward_value};
+use crate::json::DecodeError;
 
 /// The samples of one prompt.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -46,7 +47,7 @@ pub enum GroupId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}{}{message}", if at.is_empty() { "" } else { ": " })]
 pub struct RequestError {
-    /// The error code: `invalid_json`, `invalid_parameter`, `invalid_reward`, `missing_reward`, `empty_group`, `duplicate_group` or
+    /// The error code: `bad_request`, `invalid_parameter`, `invalid_reward`, `missing_reward`, `empty_group`, `duplicate_group` or
     /// `not_found`.
     pub code: &'static str,
     /// The path of the invalid member, such as `groups[1].samples[0].reward`; empty for the whole body.
@@ -71,6 +72,12 @@ impl RequestError {
     pub fn below(self, at: &str) -> Self {
         let at = if self.at.is_empty() { at.to_owned() } else { format!("{at}.{}", self.at) };
         Self { at, ..self }
+    }
+}
+
+impl From<DecodeError> for RequestError {
+    fn from(DecodeError { at, message }: DecodeError) -> Self {
+        Self::new("bad_request", if at.is_empty() { "the body".to_owned() } else { at }, message)
     }
 }
 
@@ -118,6 +125,18 @@ pub(super) fn stored_reward(session: &str, leaf: u32, stored: Option<&Arc<Value>
     check_reward(reward).map(|()| reward)
 }
 
+/// Checks a reward before it is stored, because that of a frozen session can no longer be corrected.
+///
+/// # Errors
+/// `bad_request`, unless it is a number, or an object with a number `reward` or `score`, in the range of a float32.
+pub fn check_storable(reward: &Value) -> Result<(), RequestError> {
+    if reward_value(reward).is_some_and(is_float32) {
+        return Ok(());
+    }
+    let message = format!("must be a finite float32, or an object with one as `reward` or `score`, not {reward}");
+    Err(RequestError::new("bad_request", "reward", message))
+}
+
 /// The number of a stored reward. `owner` is what it is for, for the error message.
 ///
 /// # Errors
@@ -125,7 +144,8 @@ pub(super) fn stored_reward(session: &str, leaf: u32, stored: Option<&Arc<Value>
 pub(super) fn reward_of(stored: &Arc<Value>, owner: impl FnOnce() -> String) -> Result<f64, RequestError> {
     reward_number(Some(stored)).ok_or_else(|| {
         let message = format!(
-            "the stored reward {} is neither a number nor an object with a number `reward` or `score`",
+            "the stored reward {} is neither a number nor an object with a number `reward` or `score`: set it again, or, if the \
+             session is frozen, send a number as groups[].samples[].reward",
             owner()
         );
         RequestError::new("invalid_reward", "reward", message)

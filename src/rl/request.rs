@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::group_request::{GroupRequest, RequestError, is_float32};
 use super::options::{self, AdvantageEstimator, AdvantageOptions, EntropyScope};
 use super::{HIGH_ENTROPY, RewardSource, ThinkTokens};
+use crate::json::decode;
 
 /// Rewards of groups of trajectories.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -98,8 +99,7 @@ impl Request {
     ///
     /// [`RequestError`] if the body cannot be parsed, or if [`check`](Self::check) fails.
     pub fn parse(body: &[u8], think: Option<ThinkTokens>) -> Result<Self, RequestError> {
-        let mut request: Self =
-            serde_json::from_slice(body).map_err(|error| RequestError::new("invalid_json", "", error.to_string()))?;
+        let mut request: Self = decode(body)?;
         request.options.set_default_think_tokens(think);
         request.check()?;
         Ok(request)
@@ -112,8 +112,8 @@ impl Request {
     /// [`RequestError`] for invalid options, groups or numbers.
     pub fn check(&self) -> Result<(), RequestError> {
         self.options.check()?;
-        if !is_float32(self.high_entropy_threshold) {
-            return Err(RequestError::invalid("high_entropy_threshold", "not a finite float32"));
+        if !is_float32(self.high_entropy_threshold) || self.high_entropy_threshold < 0.0 {
+            return Err(RequestError::invalid("high_entropy_threshold", "not a finite float32 from 0"));
         }
         Ok(())
     }
@@ -170,7 +170,8 @@ mod tests {
             refused(r#"{"groups":[],"estimator":"distill","teacher":"t","rewards":"turns"}"#).contains("no rewards")
         );
         assert!(refused(r#"{"groups":[],"discount":0.5}"#).contains("\"rewards\": \"turns\""));
-        assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");
+        assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32 from 0");
+        assert_eq!(refused(r#"{"groups":[],"lambda":-1}"#), "invalid_parameter lambda: not a finite float32 from 0");
         assert!(
             refused(&format!(r#"{{"groups":[],"think_end":{}}}"#, THINK.start))
                 .starts_with("invalid_parameter think_end: ")
@@ -189,7 +190,7 @@ mod tests {
         assert!(refused(r#"{"groups":[{"id":1.5,"samples":[]}]}"#).contains("a string or an integer"));
         assert!(refused(r#"{"groups":[],"estimator":"ppo"}"#).contains("ppo"));
         assert!(refused(r#"{"groups":[],"entropy_over":"all"}"#).contains("`thinking` or `response`"));
-        assert!(refused("{").starts_with("invalid_json EOF"));
+        assert!(refused("{").starts_with("bad_request the body: EOF"));
     }
 
     #[test]

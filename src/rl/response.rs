@@ -105,11 +105,11 @@ pub struct TurnAdvantage {
 ///
 /// # Errors
 ///
-/// The errors of [`Request::check`], `not_found` with the message of `lookup`, and `missing_reward` or `invalid_reward` if neither the
+/// The errors of [`Request::check`], those of `lookup`, and `missing_reward` or `invalid_reward` if neither the
 /// request nor the path has a valid reward.
 pub fn advantages(
     request: &Request,
-    mut lookup: impl FnMut(&str, Option<u32>) -> Result<Path, String>,
+    mut lookup: impl FnMut(&str, Option<u32>) -> Result<Path, RequestError>,
 ) -> Result<AdvantageResponse, RequestError> {
     request.check()?;
     let is_distilled = request.options.estimator == AdvantageEstimator::Distill;
@@ -118,8 +118,7 @@ pub fn advantages(
         let mut found = Vec::with_capacity(samples.len());
         for (place, sample) in samples.iter().enumerate() {
             let at = format!("groups[{at}].samples[{place}]");
-            let path = lookup(&sample.session, sample.leaf)
-                .map_err(|message| RequestError::new("not_found", at.clone(), message))?;
+            let path = lookup(&sample.session, sample.leaf).map_err(|error| error.below(&at))?;
             if is_distilled {
                 let ratios = log_ratios_of(&path).map_err(|error| error.below(&at))?;
                 found.push(Sample { reward: sample.reward, returns: None, ratios: Some(ratios), path });

@@ -157,9 +157,7 @@ fn requested(
         let mut members = Vec::with_capacity(group.samples.len());
         for (place, sample) in group.samples.iter().enumerate() {
             let place = format!("groups[{at}].samples[{place}]");
-            let row = index
-                .take(&sample.session, sample.leaf)
-                .map_err(|message| RequestError::new("not_found", place.clone(), message))?;
+            let row = index.take(&sample.session, sample.leaf).map_err(|error| error.below(&place))?;
             let given = sample.reward.map(Some);
             let reward = given.map_or_else(|| stored(&rows[row], *rewards), Ok).map_err(|error| error.below(&place))?;
             members.push((row, reward));

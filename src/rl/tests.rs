@@ -5,7 +5,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{AdvantageResponse, Mismatch, RatioLimits, Request, SampleResponse, ThinkTokens, advantages, log_ratios};
+use super::{
+    AdvantageResponse, Mismatch, RatioLimits, Request, RequestError, SampleResponse, ThinkTokens, advantages,
+    log_ratios,
+};
 use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::session::{EntropyMethod, Path, Step, Turn, TurnMetadata};
 
@@ -48,7 +51,11 @@ fn request(body: &Value) -> Request {
 
 fn answer(request: &Request, paths: &[Path]) -> AdvantageResponse {
     let find = |session: &str, _: Option<u32>| {
-        paths.iter().find(|path| &*path.session == session).cloned().ok_or_else(|| format!("no session {session:?}"))
+        paths
+            .iter()
+            .find(|path| &*path.session == session)
+            .cloned()
+            .ok_or_else(|| RequestError::new("not_found", "", session))
     };
     advantages(request, find).unwrap()
 }
@@ -145,7 +152,7 @@ fn response_has_the_documented_members() {
 fn missing_trajectory_returns_not_found_with_its_path() {
     let (body, _) = example();
     let error = advantages(&request(&body), |session, leaf| match session {
-        "silent" => Err(format!("no session {session:?} with leaf {leaf:?}")),
+        "silent" => Err(RequestError::new("not_found", "", format!("no session {session:?} with leaf {leaf:?}"))),
         _ => Ok(path(session, vec![turn(&[1], &[9], &[])])),
     });
     let error = error.unwrap_err();

@@ -53,6 +53,9 @@ impl ErrorCode {
     }
 }
 
+/// The bytes of the beginning and of the end of an error message, at most. Lists of names are shorter.
+const LONGEST_END: usize = 1024;
+
 /// An error of the control port.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -63,7 +66,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: bounded(message.into()) }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -95,8 +98,8 @@ impl Problem {
         let code = match error {
             SessionError::Unknown => return Self::no_such_session(id),
             SessionError::NoGenerations => return Self::bad_request(error.to_string()),
-            SessionError::NoVersion => ErrorCode::NO_SUCH_VERSION,
-            SessionError::NoTurn => ErrorCode::NO_SUCH_LEAF,
+            SessionError::NoVersion(_) => ErrorCode::NO_SUCH_VERSION,
+            SessionError::NoTurn(_) => ErrorCode::NO_SUCH_LEAF,
             SessionError::Frozen => ErrorCode::FROZEN,
             SessionError::EvictedSession => ErrorCode::EVICTED,
             SessionError::Unconfirmed => ErrorCode::UNCONFIRMED,
@@ -111,6 +114,15 @@ impl Problem {
         let body = json!({"error": {"code": self.code.name, "message": self.message}});
         Response::from_parts(error::head(self.code.status), Body::full(body.to_string()))
     }
+}
+
+/// A message that repeats a long value without its middle. The ends have the name of the member and what is allowed.
+fn bounded(message: String) -> String {
+    let Some(cut) = message.len().checked_sub(2 * LONGEST_END).filter(|cut| *cut > 0) else { return message };
+    let start = (0..=LONGEST_END).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+    let end = message.len() - LONGEST_END;
+    let end = (end..).find(|at| message.is_char_boundary(*at)).unwrap_or(message.len());
+    format!("{}[... {cut} bytes ...]{}", &message[..start], &message[end..])
 }
 
 /// The 405 for a route with these methods. A route that allows GET also allows HEAD.
@@ -193,5 +205,22 @@ impl From<ShmError> for Problem {
                 Self::new(ErrorCode::new("unread", status), error.to_string())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_are_not_repeated_in_full() {
+        let value = "\u{e4}".repeat(50_000);
+        let message = Problem::bad_request(format!("format: {value} is not one of verl, miles")).message;
+        assert!(message.len() < 2 * LONGEST_END + 40, "{}", message.len());
+        assert!(
+            message.starts_with("format: \u{e4}") && message.ends_with("\u{e4} is not one of verl, miles"),
+            "{message}"
+        );
+        assert_eq!(Problem::bad_request("short").message, "short");
     }
 }

@@ -84,7 +84,8 @@ impl TurnScores {
             let (turn, teacher, weights) = (number(scored)?, Arc::clone(&self.teacher), scored.weights);
             Some(Scores { turn, teacher, weights, logprobs, columns })
         };
-        let numbered: Vec<Scores> = self.turns.iter().map(scores).collect::<Option<_>>().ok_or(SessionError::NoTurn)?;
+        let numbered = self.turns.iter().map(scores).collect::<Option<Vec<_>>>();
+        let numbered = numbered.ok_or(SessionError::NoTurn(u32::try_from(turns.len()).unwrap_or(u32::MAX)))?;
         let replaces = |scores: &Scores, stored: &Scores| stored.weights != scores.weights || scores.covers(stored);
         let has_all = |scores: &Scores| stored.get(scores).is_none_or(|stored| replaces(scores, stored));
         if self.again || numbered.iter().all(has_all) { Ok(numbered) } else { Err(SessionError::OtherColumns) }
@@ -173,7 +174,7 @@ mod tests {
         let of = |turn: u32, uid: Uid| scored(turn, uid, Vec::new());
         let uid = |at: usize| turns[at].about.uid;
         assert_eq!(numbers(vec![of(0, uid(0)), of(1, uid(2)), of(9, uid(1))]), Ok(vec![0, 2, 1]));
-        assert_eq!(numbers(vec![of(0, uid(0)), of(1, Uid::unique())]), Err(SessionError::NoTurn));
+        assert_eq!(numbers(vec![of(0, uid(0)), of(1, Uid::unique())]), Err(SessionError::NoTurn(3)));
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Session {
             let count = match version.checked_sub(1).map(|at| (at, state.frozen.get(at as usize))) {
                 Some((_, Some(turns))) => *turns,
                 Some((at, None)) if at == frozen => state.forest.next_id(),
-                _ => return Err(SessionError::NoVersion),
+                _ => return Err(SessionError::NoVersion(state.open_version())),
             };
             let snapshot = Snapshot {
                 session: Arc::clone(&self.id),
@@ -262,7 +262,7 @@ impl Snapshot {
     /// [`SessionError::NoTurn`].
     pub fn path(self: &Arc<Self>, leaf: u32) -> Result<Path, SessionError> {
         if leaf as usize >= self.turns.len() {
-            return Err(SessionError::NoTurn);
+            return Err(SessionError::NoTurn(u32::try_from(self.turns.len()).unwrap_or(u32::MAX)));
         }
         let exported = self.rows(true).0.into_iter().find(|row| row.leaf() == leaf);
         Ok(exported.unwrap_or_else(|| self.context(leaf)).path())

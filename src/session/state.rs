@@ -93,14 +93,17 @@ pub enum SessionError {
     /// There is no such session.
     #[error("there is no such session")]
     Unknown,
-    /// There is no such version.
-    #[error("there is no such version")]
-    NoVersion,
-    /// There is no such turn.
-    #[error("there is no such turn")]
-    NoTurn,
+    /// There is no such version. It has the versions from 1 to this one.
+    #[error("there is no such version; {}", versions(*.0))]
+    NoVersion(u32),
+    /// There is no such turn. It has this number of turns.
+    #[error("there is no such turn; {}", turns(*.0))]
+    NoTurn(u32),
     /// The last version is frozen and nothing was added after it.
-    #[error("the session is frozen; a reward belongs to a version that is still open")]
+    #[error(
+        "the session is frozen; a reward belongs to a version that is still open; POST /v1/advantages, and the advantages of an export, \
+         take a reward as groups[].samples[].reward"
+    )]
     Frozen,
     /// The session has been deleted or evicted in the meantime.
     #[error("the session was evicted or deleted")]
@@ -117,6 +120,18 @@ pub enum SessionError {
     /// Only the numbers of turns of shared sessions have generations.
     #[error("generation: sessions are not shared, see --ledger")]
     NoGenerations,
+}
+
+fn versions(last: u32) -> String {
+    if last == 1 { "the only version is 1".to_owned() } else { format!("its versions are 1 to {last}") }
+}
+
+fn turns(count: u32) -> String {
+    match count {
+        0 => "it has none yet".to_owned(),
+        1 => "the only turn is 0".to_owned(),
+        _ => format!("its turns are 0 to {}", count - 1),
+    }
 }
 
 impl State {
@@ -140,7 +155,7 @@ impl State {
             return Err(SessionError::Frozen);
         }
         if scope.turn().is_some_and(|turn| turn >= self.forest.next_id()) {
-            return Err(SessionError::NoTurn);
+            return Err(SessionError::NoTurn(self.forest.next_id()));
         }
         Ok(self.open_version())
     }

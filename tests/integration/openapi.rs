@@ -212,7 +212,7 @@ async fn errors_are_described() {
             400,
             "invalid_parameter",
         ),
-        ("POST", "/v1/advantages", json!({}), 400, "invalid_json"),
+        ("POST", "/v1/advantages", json!({}), 400, "bad_request"),
         ("POST", "/v1/advantages", json!({"groups": [], "alpha": 0}), 400, "invalid_parameter"),
         ("POST", "/v1/advantages", groups(json!([{"id": 1, "samples": []}])), 400, "empty_group"),
         (

@@ -39,10 +39,26 @@ async fn reward_of_an_inner_turn_is_exported_and_frozen() {
     assert_eq!(inner.json(), json!({"session": "s", "leaf": null, "turn": 1, "applies": true}));
     assert_eq!(reward(&demo, "s", &json!({"reward": 2, "turn": 2})).await.status, 200);
     assert_eq!(reward(&demo, "s", &json!({"reward": 8, "leaf": 2})).await.status, 200);
+    for unusable in [
+        json!({}),
+        json!({"foo": 1}),
+        json!({"score": "x"}),
+        json!({"score": null}),
+        json!("1"),
+        json!(true),
+        json!(1e300),
+    ] {
+        let refused = reward(&demo, "s", &json!({"reward": unusable, "leaf": 2})).await;
+        let expected = "reward: must be a finite float32, or an object with one as `reward` or `score`, not ";
+        assert!(refused.status == 400 && refused.text().contains(expected), "{unusable}: {}", refused.text());
+    }
     let both = reward(&demo, "s", &json!({"reward": 1, "turn": 1, "leaf": 2})).await;
     assert!(both.status == 400 && both.text().contains("turn: "), "{}", both.text());
     let unknown = reward(&demo, "s", &json!({"reward": 1, "turn": 3})).await;
     assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("no_such_leaf")));
+    assert!(unknown.text().contains("there is no such turn; its turns are 0 to 2"), "{}", unknown.text());
+    let unknown = get(demo.proxy.control, "/v1/sessions/s?version=7").await;
+    assert!(unknown.status == 404 && unknown.text().contains("the only version is 1"), "{}", unknown.text());
     let listed = get(demo.proxy.control, "/v1/sessions/s/trajectories").await.json();
     let path = &listed["trajectories"][0];
     assert_eq!(path["reward"], 8);
@@ -60,6 +76,7 @@ async fn reward_of_an_inner_turn_is_exported_and_frozen() {
     assert_eq!(frozen.status, 200);
     let late = reward(&demo, "s", &json!({"reward": 1, "turn": 0})).await;
     assert_eq!((late.status, &late.json()["error"]["code"]), (409, &json!("frozen")));
+    assert!(late.text().contains("groups[].samples[].reward"), "{}", late.text());
     let again = control(&demo, "/v1/samples", &body).await;
     assert_eq!(again.body, answer.body, "a frozen version is exported as before");
     // published by the freeze

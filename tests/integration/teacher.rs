@@ -294,6 +294,77 @@ async fn rows_without_scores_are_counted_and_an_unknown_teacher_is_an_error() {
     );
 }
 
+/// What is listed twice is a 400, and an unknown path a 404 that lists the known ones; wrong types name the member.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_name_the_wrong_member() {
+    let demo = demo(&[]).await;
+    conversation(&demo, "s").await;
+    let row = |leaf: u32| json!({"session": "s", "leaf": leaf});
+    let group = |samples: Value| json!({"groups": [{"id": "g", "samples": samples}]});
+    for (path, body, status, code, part) in [
+        (
+            "teacher-scores",
+            json!({"teacher": "self"}),
+            400,
+            "bad_request",
+            "sessions: name sessions, or paths in `rows`",
+        ),
+        (
+            "teacher-scores",
+            json!({"teacher": "self", "sessions": ["s", "s"]}),
+            400,
+            "bad_request",
+            "\\\"s\\\" is listed twice",
+        ),
+        ("teacher-scores", json!({"teacher": "self", "rows": [row(1), row(1)]}), 400, "bad_request", "rows: session"),
+        ("teacher-scores", json!({"teacher": "self", "rows": [row(0)]}), 404, "not_found", "turn 0; they end in 1"),
+        (
+            "teacher-scores",
+            json!({"teacher": "self", "rows": [{"session": "s", "leaf": 0.5}]}),
+            400,
+            "bad_request",
+            "rows[0].leaf: must be an integer from 0 to 4294967295, not 0.5",
+        ),
+        ("teacher-scores", json!(["self", 1]), 400, "bad_request", "the body: must be an object, not a list"),
+        (
+            "samples",
+            json!({"sessions": ["s", "s"], "format": "jsonl"}),
+            400,
+            "bad_request",
+            "\\\"s\\\" is listed twice",
+        ),
+        (
+            "samples",
+            json!({"sessions": "s", "format": "jsonl"}),
+            400,
+            "bad_request",
+            "sessions: must be a list, not the string",
+        ),
+        ("advantages", group(json!([row(1), row(1)])), 400, "missing_reward", "groups[0].samples[0]"),
+        (
+            "advantages",
+            group(json!([{"session": "s", "reward": 1}, {"session": "s", "reward": 1}])),
+            400,
+            "bad_request",
+            "groups[0].samples[1]: session",
+        ),
+        ("advantages", group(json!([{"session": "s", "leaf": 9, "reward": 1}])), 404, "not_found", "they end in 1"),
+        ("advantages", json!({"groups": 1}), 400, "bad_request", "groups: must be a list, not 1"),
+        ("advantages", json!({}), 400, "bad_request", "the body: missing field `groups`"),
+        ("policy", json!({"version": 1, "adapter": 2}), 400, "bad_request", "adapter: must be a string, not 2"),
+        ("sessions/s/reward", json!({"reward": 1, "turn": "x"}), 400, "bad_request", "turn: must be an integer from 0"),
+    ] {
+        let answer = control(&demo, &format!("/v1/{path}"), &body).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (status, &json!(code)),
+            "{body}: {}",
+            answer.text()
+        );
+        assert!(answer.text().contains(part), "{body}: {}", answer.text());
+    }
+}
+
 /// The values of a column in the first row of a `jsonl` export, and their shape for each token.
 pub fn values(export: &Answer, name: &str) -> Option<(Value, Vec<u8>)> {
     let row: Value = serde_json::from_str(export.text().lines().next()?).unwrap();
@@ -373,7 +444,9 @@ async fn likeliest_tokens_of_both_policies_are_columns() {
     assert_eq!(score(json!({"again": true})).await["scored"], 12);
     let again = export().await;
     assert!(column(&again).is_some() && values(&again, "teacher_top_ids").is_none(), "all scores are replaced");
-    for (options, part) in [(json!(1025), "at most 1024"), (json!(-1), "expected u32")] {
+    for (options, part) in
+        [(json!(1025), "at most 1024"), (json!(-1), "top_logprobs: must be an integer from 0 to 4294967295, not -1")]
+    {
         let request = json!({"teacher": "big", "sessions": ["s"], "top_logprobs": options});
         let refused = control(&demo, "/v1/teacher-scores", &request).await;
         assert!(refused.status == 400 && refused.text().contains(part), "{}", refused.text());

@@ -9,6 +9,7 @@ use crate::cli::import::check_log;
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Exclusions, ExportOption, Shape};
+use crate::json::decode;
 use crate::rl::{self, AdvantageOptions, ThinkTokens};
 use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record, log};
 use crate::session::{Classes, Session, Sessions, StoreLimits, TurnSelection};
@@ -48,7 +49,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
         annotate: Some(Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))),
         ..Batch::default()
     };
-    let options = args.advantages.as_deref().map(serde_json::from_str::<AdvantageOptions>).transpose();
+    let options = args.advantages.as_deref().map(|text| decode::<AdvantageOptions>(text.as_bytes())).transpose();
     let mut options = options.map_err(|error| format!("--advantages: {error}"))?;
     let of_advantages = options.as_ref().and_then(|options| options.teacher.clone());
     let teacher = rl::one_teacher(args.scores.as_deref(), of_advantages.as_deref())?;

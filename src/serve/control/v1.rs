@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::json::percent_decode;
+use crate::json::{decode, percent_decode};
 use crate::long_work::{BodyLength, offload, offload_export, on_body};
 use crate::serve::body::{Body, read_body};
 use crate::serve::control_route::{self, ControlRoute};
@@ -104,8 +104,8 @@ async fn decode_body<T: DeserializeOwned>(proxy: &Proxy, request: Request<Incomi
 }
 
 async fn decode_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    let decoded = on_body(BodyLength::Request(bytes.len()), || serde_json::from_slice(bytes)).await;
-    decoded.map_err(|error| Problem::bad_request(format!("the body: {error}")))
+    let decoded = on_body(BodyLength::Request(bytes.len()), || decode(bytes)).await;
+    decoded.map_err(|error| Problem::bad_request(error.to_string()))
 }
 
 /// The response 200 with this JSON.

@@ -11,8 +11,9 @@ use super::pb::trajectories_server::Trajectories;
 use super::pb::{export_reply, samples_reply, watch_request};
 use super::{ReplyStream, pb, watch};
 use crate::export::{Export, Needs, settle};
+use crate::json::{DecodeError, decode};
 use crate::long_work::{offload, offload_export};
-use crate::rl;
+use crate::rl::{self, RequestError};
 use crate::serve::control::v1::samples::{self, SamplesRequest};
 use crate::serve::control::v1::sessions::{PageQuery, annotate, find};
 use crate::serve::offload::{Items, OffloadedIter};
@@ -91,8 +92,9 @@ impl Trajectories for TrajectoriesService {
 
     async fn export(&self, request: Request<pb::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
         let message = request.into_inner();
-        let advantages = message.advantages.as_deref().map(serde_json::from_str).transpose();
-        let advantages = advantages.map_err(|error| Problem::bad_request(format!("advantages: {error}")))?;
+        let advantages = message.advantages.as_deref().map(|text| decode(text.as_bytes())).transpose();
+        let advantages = advantages.map_err(|error: DecodeError| RequestError::from(error).below("advantages"));
+        let advantages = advantages.map_err(Problem::from)?;
         let request = SamplesRequest {
             sessions: message.sessions,
             format: message.format,

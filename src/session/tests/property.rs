@@ -160,7 +160,7 @@ impl TestWorld {
             .map(drop);
         let expected = match leaf {
             _ if model.is_frozen() => Err(SessionError::Frozen),
-            Some(leaf) if leaf >= model.turns.len() => Err(SessionError::NoTurn),
+            Some(leaf) if leaf >= model.turns.len() => Err(SessionError::NoTurn(number(model.turns.len()))),
             _ => {
                 model.rewards.push((model.open_version(), leaf, value));
                 Ok(())
@@ -184,7 +184,7 @@ impl TestWorld {
         for (kept, _) in &pair.kept {
             assert_eq!(keep(&session, kept.version), *kept, "a frozen version does not change");
         }
-        assert_eq!(session.snapshot(Some(open + 1)).unwrap_err(), SessionError::NoVersion);
+        assert_eq!(session.snapshot(Some(open + 1)).unwrap_err(), SessionError::NoVersion(open));
         assert_eq!(session.snapshot(None).unwrap().version, (open - 1).max(1), "the last frozen one, or the open one");
     }
 

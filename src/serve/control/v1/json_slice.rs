@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::entropy::{Dtype, Logits, TopK};
+use crate::json::decode;
 use crate::logits::safetensors::RowNumbers;
 use crate::logits::shm::FileRange;
 use crate::logits::slices;
@@ -43,8 +44,7 @@ pub(super) struct JsonSlice {
 impl JsonSlice {
     /// Decodes a body.
     pub(super) fn decode(body: &[u8]) -> Result<Self, Problem> {
-        let slice: Self =
-            serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body: {error}")))?;
+        let slice: Self = decode(body).map_err(|error| Problem::bad_request(error.to_string()))?;
         // every member is named, so that a new member breaks the build here
         let alone = matches!(
             &slice,

@@ -66,7 +66,10 @@ impl Query {
                 "partitions" => query.consumer = Some(value.parse().map_err(bad)?),
                 "from" => query.from = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
                 "recent" => query.recent = Some(value.parse().map_err(|_| bad("a number of tokens"))?),
-                "limit" => query.limit = Some(value.parse().map_err(|_| bad("a number of entries"))?),
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| *limit > 0);
+                    query.limit = Some(limit.ok_or_else(|| bad("a number from 1"))?);
+                }
                 "version" => query.version = Some(value.parse().map_err(|_| bad("a version number, from 1"))?),
                 _ => return Err(unknown(name, names)),
             }

@@ -203,9 +203,7 @@ pub(super) async fn reward(proxy: &Proxy, id: &str, request: Request<Incoming>) 
         _ => problem,
     })?;
     let RewardRequest { reward, leaf, turn, generation } = decode_json(&body).await?;
-    if !reward.is_object() && !reward.as_f64().is_some_and(f64::is_finite) {
-        return Err(Problem::bad_request(format!("reward: must be a number or an object, not {reward}")));
-    }
+    rl::check_storable(&reward)?;
     let scope = match (leaf, turn) {
         (None, None) => RewardScope::Session,
         (Some(leaf), None) => RewardScope::Leaf(leaf),

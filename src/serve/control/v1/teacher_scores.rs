@@ -230,6 +230,9 @@ fn without_top_ids(row: &Row) -> usize {
 
 /// The requested rows, with the masks of an export of their sessions.
 fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>, Problem> {
+    if request.sessions.is_empty() && request.rows.is_empty() {
+        return Err(Problem::bad_request("sessions: name sessions, or paths in `rows`; both are empty"));
+    }
     let selection = selection(&request.classes, request.train_resumed)?;
     let mut all = Vec::new();
     for name in names(request) {
@@ -243,9 +246,12 @@ fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>
     let mut wanted = BTreeSet::new();
     for RowName { session, leaf } in &request.rows {
         let at = index.take(session, Some(*leaf));
-        wanted.insert(at.map_err(|message| Problem::new(ErrorCode::NOT_FOUND, format!("rows: {message}")))?);
+        wanted.insert(at.map_err(|error| error.below("rows"))?);
     }
-    let whole: BTreeSet<&str> = request.sessions.iter().map(|name| &**name).collect();
+    let mut whole: BTreeSet<&str> = BTreeSet::new();
+    if let Some(twice) = request.sessions.iter().find(|name| !whole.insert(name)) {
+        return Err(Problem::bad_request(format!("sessions: {twice:?} is listed twice")));
+    }
     let is_wanted = |(at, row): &(usize, Row)| whole.contains(&**row.session()) || wanted.contains(at);
     Ok(all.into_iter().enumerate().filter(is_wanted).map(|(_, row)| row).collect())
 }

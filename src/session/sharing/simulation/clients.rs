@@ -321,7 +321,7 @@ impl Client<'_> {
                 }
                 Err(SessionError::OtherColumns) => {}
                 // the session may be another one of this name by now, or have lost the turn
-                Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => return,
+                Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn(_)) => return,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -377,7 +377,7 @@ async fn reward(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
     let scope = scopes[usize::try_from(random.below(3)).expect("it is small")];
     let value = serde_json::json!(random.below(100));
     match sharing.reward(name, RewardTarget { scope, generation: None }, value).await {
-        Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn) => {}
+        Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::NoTurn(_)) => {}
         Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
         Err(error) => panic!("{error}"),
     }
