@@ -49,6 +49,9 @@ pub async fn run(args: CheckArgs) -> Result<bool, String> {
                 }
             };
             describe(&config, &found, &engines, &mut report);
+            if found.probed {
+                numbers::columns(&config, &found, &engines.any(), &mut report).await;
+            }
             if found.generates != Some(false) {
                 route::aborts(&engines, &mut report).await;
                 if config.sessions.record {
@@ -123,7 +126,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
     numbers::vocabulary(found, report);
     numbers::streaming(config, found, report);
     if found.probed {
-        describe_generation(config, found, report);
+        describe_generation(found, report);
     } else {
         report.line(Warn, "not asked", "top-k form, exact entropies, temperature and logprobs: nothing was generated");
     }
@@ -132,7 +135,7 @@ fn describe(config: &Config, found: &Capabilities, engines: &Engines, report: &m
 }
 
 /// Reports the capabilities that only a generating probe detects.
-fn describe_generation(config: &Config, found: &Capabilities, report: &mut Report) {
+fn describe_generation(found: &Capabilities, report: &mut Report) {
     if found.flat {
         report.line(Verdict::Ok, "top-k form", "flat base64 for replies that do not stream");
     } else {
@@ -143,7 +146,6 @@ fn describe_generation(config: &Config, found: &Capabilities, report: &mut Repor
         );
     }
     numbers::plugin(found, report);
-    numbers::columns(config, found, report);
     numbers::temperature(found, report);
     if !found.refuses_logprobs {
         match found.gives_logprobs {

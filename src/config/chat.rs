@@ -56,6 +56,16 @@ pub struct ChatConfig {
     pub drift_sample: f64,
 }
 
+impl ChatConfig {
+    /// A tokenizer that is named must be readable: chats would go to the engine's own endpoint and not be trained.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Some(path) = self.tokenizer.as_ref().filter(|_| self.chat != ChatMode::Passthrough) else { return Ok(()) };
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
+        let opened = std::fs::File::open(&file);
+        opened.map(drop).map_err(|error| format!("--tokenizer {}: cannot be read: {error}", file.display()))
+    }
+}
+
 /// Limits of one conversation; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChatLimits {

@@ -27,7 +27,10 @@ impl FromStr for MoeShape {
         let numbers: Option<Vec<u32>> =
             text.split('x').map(|number| number.parse().ok().filter(|number| *number > 0)).collect();
         match numbers.as_deref() {
-            Some([layers, per_token, experts]) if per_token <= experts => Ok(Self([*layers, *per_token, *experts])),
+            Some([_, per_token, experts]) if per_token > experts => {
+                Err(format!("a token cannot have {per_token} of {experts} experts"))
+            }
+            Some([layers, per_token, experts]) => Ok(Self([*layers, *per_token, *experts])),
             _ => Err("it is LAYERSxPER_TOKENxEXPERTS, as in 48x8x128".to_owned()),
         }
     }
@@ -52,6 +55,7 @@ mod tests {
     #[test]
     fn moe_shape_has_three_numbers() {
         assert_eq!("48x8x128".parse(), Ok(MoeShape([48, 8, 128])));
+        assert_eq!("48x8x4".parse::<MoeShape>().unwrap_err(), "a token cannot have 8 of 4 experts");
         for text in ["", "48x8", "48x8x128x1", "0x8x128", "48x9x8", "48x8x-1", "48 x8x128"] {
             assert!(text.parse::<MoeShape>().is_err(), "{text}");
         }

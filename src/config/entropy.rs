@@ -59,7 +59,7 @@ pub struct EntropyConfig {
     #[arg(long, env = "TOKENTAP_ENTROPY", help_heading = MAIN, value_name = "WHEN", default_value = "on")]
     pub entropy: EntropyDefault,
     /// Top logprobs requested for each token (k)
-    #[arg(long, env = "TOKENTAP_TOP_LOGPROBS", help_heading = MAIN, value_name = "K", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "TOKENTAP_TOP_LOGPROBS", help_heading = MAIN, value_name = "K", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub top_logprobs: u32,
     /// Vocabulary size of the model (rows of its output layer); without it the engine is asked
     #[arg(long, env = "TOKENTAP_VOCAB_SIZE", help_heading = MAIN, value_name = "V", value_parser = clap::value_parser!(u32).range(2..))]

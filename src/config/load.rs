@@ -8,6 +8,10 @@ use clap::{CommandFactory, FromArgMatches};
 
 use super::{Cli, Command, Config, provenance, server_url, teachers, unknown, without_credentials};
 
+/// The settings of an engine that is not the demo's.
+const OF_UPSTREAM: [&str; 6] =
+    ["upstream", "engine", "upstream_ca", "upstream_api_key", "forward_upstream_api_key", "upstream_admin_key"];
+
 /// Why settings cannot be used.
 #[derive(Debug)]
 pub enum Invalid {
@@ -24,7 +28,9 @@ pub enum Invalid {
 pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
     let args: Vec<OsString> = args.into_iter().collect();
     let file = config_file(&args);
-    let mut command = Cli::command();
+    let mut command = Cli::command().mut_subcommand("demo", |demo| {
+        OF_UPSTREAM.iter().fold(demo, |demo, id| demo.mut_arg(id, |arg| arg.hide(true)))
+    });
     let mut in_file = Vec::new();
     if let Some(path) = file.as_deref().map(Path::new) {
         in_file = values(path)?;
@@ -34,6 +40,9 @@ pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Invalid> {
         .try_get_matches_from(&args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)))
         .map_err(|error| explain(&error, &args, file.as_deref()))?;
+    if let Some((name, matches)) = matches.subcommand() {
+        check_demo(name, matches)?;
+    }
     let environment: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     if let Some(line) = unknown::in_environment(&Cli::command(), &environment) {
         return Err(Invalid::Line(line));
@@ -87,6 +96,10 @@ fn values(path: &Path) -> Result<Vec<(String, String)>, Invalid> {
         let value = match value {
             toml::Value::String(text) => text,
             toml::Value::Integer(_) | toml::Value::Boolean(_) | toml::Value::Float(_) => value.to_string(),
+            toml::Value::Array(_) => {
+                let line = format!("{key} in {shown}: a list is a string with commas, such as {key} = \"a,b\"");
+                return Err(Invalid::Line(line));
+            }
             _ => return Err(Invalid::Line(format!("{key} in {shown}: must be a string, a number or a boolean"))),
         };
         values.push((key.replace('_', "-"), value));
@@ -148,6 +161,9 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
         let flag = without_credentials(flag);
         return Invalid::Line(unknown::line(&flag, "on the command line", flags, |name| format!("--{name}")));
     }
+    if let Some(line) = dashed_value(error.kind(), argument.as_deref(), args) {
+        return Invalid::Line(line);
+    }
     let name = argument.as_deref().and_then(|arg| arg.split_whitespace().next()).unwrap_or_default().to_owned();
     let (Some(value), true) = (context(ContextKind::InvalidValue), name.starts_with("--")) else {
         // an argument without a flag may be a URL
@@ -155,8 +171,8 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
             ContextValue::String(value) if value.contains('@') => text.replace(value, &without_credentials(value)),
             _ => text,
         });
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        return Invalid::Line(first);
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        return Invalid::Line(format!("{first}{}", allowed(error)));
     };
     let variable = unknown::variable(name.trim_start_matches('-'));
     let on_line = args.iter().any(|arg| {
@@ -170,13 +186,38 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
     } else {
         file.map_or_else(|| "its default".to_owned(), |file| format!("the file {}", Path::new(file).display()))
     };
-    let cause = match (error.get(ContextKind::ValidValue), std::error::Error::source(error)) {
-        (Some(ContextValue::Strings(values)), _) => format!(": it is one of {}", values.join(", ")),
-        (_, Some(cause)) => format!(": {cause}"),
-        _ => String::new(),
-    };
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    let cause = Some(allowed(error)).filter(|allowed| !allowed.is_empty()).unwrap_or(cause);
     let value = without_credentials(&value);
     Invalid::Line(format!("{name} cannot be '{value}' (from {origin}){cause}"))
+}
+
+/// The values that an argument takes, if they are listed.
+fn allowed(error: &clap::Error) -> String {
+    match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(values)) if !values.is_empty() => format!(": it is one of {}", values.join(", ")),
+        _ => String::new(),
+    }
+}
+
+/// The line for a value that begins with a dash, which clap takes for a flag: it names the flag before it.
+fn dashed_value(kind: ErrorKind, argument: Option<&str>, args: &[OsString]) -> Option<String> {
+    let argument = argument.filter(|argument| kind == ErrorKind::UnknownArgument && !argument.starts_with("--"))?;
+    let texts: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let pair = texts.windows(2).find(|pair| pair[0].starts_with("--") && pair[1].starts_with(argument))?;
+    let value = without_credentials(&pair[1]);
+    Some(format!("{} cannot be '{value}' (from the command line): no value of a flag begins with -", pair[0]))
+}
+
+/// `demo` has an engine of its own, so it refuses the settings of another one.
+fn check_demo(name: &str, matches: &clap::ArgMatches) -> Result<(), Invalid> {
+    let is_set = |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    match OF_UPSTREAM.iter().find(is_set).filter(|_| name == "demo") {
+        Some(id) => {
+            Err(Invalid::Line(format!("--{} is of no use: demo has its own engine; see serve", id.replace('_', "-"))))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks settings against each other.
@@ -184,7 +225,11 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
     if let Command::Import(import) = &cli.command {
         import.check().map_err(Invalid::Line)?;
     }
+    let serves = matches!(cli.command, Command::Serve(_) | Command::Demo(_));
     let Some(config) = cli.command.config_mut() else { return Ok(cli) };
+    if serves {
+        config.chat.check().map_err(Invalid::Line)?;
+    }
     let keys = &config.keys;
     keys.check().map_err(Invalid::Line)?;
     if !config.control_listen.ip().is_loopback() && keys.control_token.is_none() {
@@ -277,6 +322,44 @@ mod tests {
         let line = loaded(&["serve", "--control-listen", "0.0.0.0:1"]).unwrap_err();
         assert!(line.contains("--control-token"), "{line}");
         assert!(!line.contains('\n'));
+    }
+
+    #[test]
+    fn value_that_begins_with_a_dash_is_named_with_its_flag() {
+        for (args, start) in [
+            (
+                &["export", "--format", "jsonl", "--out", "x", "--version", "-1"][..],
+                "--version cannot be '-1' (from the",
+            ),
+            (&["serve", "--top-logprobs", "-5"], "--top-logprobs cannot be '-5' (from the command line)"),
+            (&["serve", "--pause-wait", "-1s"], "--pause-wait cannot be '-1s' (from the command line)"),
+        ] {
+            let line = loaded(args).unwrap_err();
+            assert!(line.starts_with(start), "{line}");
+        }
+    }
+
+    #[test]
+    fn operation_of_an_archive_is_listed() {
+        let line = loaded(&["archive", "list", "file:///x"]).unwrap_err();
+        assert!(line.ends_with(": it is one of ls, verify"), "{line}");
+    }
+
+    #[test]
+    fn demo_refuses_another_engine() {
+        let line = loaded(&["demo", "--upstream", "http://127.0.0.1:30000"]).unwrap_err();
+        assert_eq!(line, "--upstream is of no use: demo has its own engine; see serve");
+        assert!(!loaded(&["demo", "--help"]).unwrap_err().contains("--upstream "));
+    }
+
+    #[test]
+    fn named_tokenizer_must_be_readable() {
+        let line = loaded(&["serve", "--tokenizer", "/nope"]).unwrap_err();
+        assert!(line.starts_with("--tokenizer /nope: cannot be read: "), "{line}");
+        assert!(
+            loaded(&["check", "--tokenizer", "/nope"]).is_ok()
+                && loaded(&["serve", "--tokenizer", "Cargo.toml"]).is_ok()
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod abort;
 pub mod chat_reply;
+pub(crate) mod expert_sample;
 pub(crate) mod extras;
 pub mod flat;
 pub(crate) mod forcing;

@@ -394,3 +394,21 @@ async fn incomplete_rows_are_reported_and_excluded() {
     let stderr = String::from_utf8(run(&excluded).await.stderr).unwrap();
     assert!(stderr.contains("refused: 1 partial_routed_experts") && !stderr.contains("warning"), "{stderr}");
 }
+
+/// `check` compares the shape with what the engine returns, which is 3 layers of 2 experts.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_compares_the_shape_with_a_generation() {
+    let demo = demo(EngineOptions::default(), &[]).await;
+    let url = format!("http://{}", demo.direct);
+    for (shape, code, part) in [
+        ("3x2x8", 0, "; the engine returns 6 numbers, and that they are 3 x 2 and not 2 x 3 cannot be detected"),
+        ("48x8x128", 1, "the engine returns 6 numbers for each token, and 48 x 8 are 384; correct --moe-shape"),
+        ("3x2x4", 1, "the engine returns an expert above the last, 3; correct --moe-shape"),
+        ("2x3x8", 0, "that they are 2 x 3 and not 3 x 2 cannot be detected"),
+    ] {
+        let done = run(&["check", "--upstream", &url, "--columns", "routed_experts", "--moe-shape", shape]).await;
+        let text = String::from_utf8(done.stdout).unwrap();
+        assert!(text.contains(part), "{shape}: {text}");
+        assert_eq!(done.status.code(), Some(code), "{shape}: {text}");
+    }
+}

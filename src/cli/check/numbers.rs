@@ -1,10 +1,13 @@
 //! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
+use super::GENERATION_TIMEOUT;
 use crate::cli::check::{Report, Verdict};
-use crate::columns::{COLUMNS, ColumnSource, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
+use crate::columns::{COLUMNS, ColumnFault, ColumnSource, ExpertShape, ROUTED_EXPERTS_AT, SAMPLING_MASK_AT};
 use crate::config::{ColumnName, Config, MoeShape};
 use crate::engine::capabilities::{Capabilities, PluginState, StreamMode, VocabSource};
+use crate::engine::sglang::expert_sample::{ExpertSample, expert_sample};
 use crate::engine::sglang::forcing::expert_tokens;
+use crate::engine::transport::client::Client;
 
 pub(super) fn vocabulary(found: &Capabilities, report: &mut Report) {
     let source = match found.vocab_source {
@@ -74,10 +77,10 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
 }
 
 /// Reports whether the engine returns the token columns of `--columns`.
-pub(super) fn columns(config: &Config, found: &Capabilities, report: &mut Report) {
+pub(super) async fn columns(config: &Config, found: &Capabilities, engine: &Client, report: &mut Report) {
     for name in &config.columns.columns {
         let (verdict, text) = match name {
-            ColumnName::RoutedExperts => experts(config, found),
+            ColumnName::RoutedExperts => experts(config, found, engine).await,
             ColumnName::SamplingMask => match found.sampling_mask {
                 Some(limit) => (
                     Verdict::Ok,
@@ -110,35 +113,61 @@ fn dropped(at: usize) -> String {
     format!("{name}: the router drops {request}; run one tokentap beside each engine")
 }
 
-fn experts(config: &Config, found: &Capabilities) -> (Verdict, String) {
-    const FLAG: &str = "--enable-return-routed-experts";
-    let set = config.columns.moe_shape.map(|MoeShape(numbers)| numbers);
-    let shape = set.map(|[layers, per_token, experts]| ExpertShape { layers, per_token, experts }).or(found.experts);
-    let shown = match shape {
-        Some(shape) => {
-            let ExpertShape { layers, per_token, experts } = shape;
-            let tokens = expert_tokens(shape, config.limits.max_reply_bytes);
-            format!(
-                "{layers} layers, {per_token} of {experts} experts for each token, in requests of up to {tokens} tokens \
-                 (see --max-bytes-in-flight)"
-            )
-        }
-        None => "layers and experts are unknown, so that no trainer's format has them: set --moe-shape".to_owned(),
-    };
+/// Compares the shape of the experts with those of a generation. Their numbers show the product of layers and experts per token, and not
+/// which of both is which.
+async fn experts(config: &Config, found: &Capabilities, engine: &Client) -> (Verdict, String) {
     if is_dropped(found, ROUTED_EXPERTS_AT) {
         return (Verdict::Warn, dropped(ROUTED_EXPERTS_AT));
     }
-    let (verdict, text) = match (found.routed_experts, shape) {
-        (Some(false), _) => return (Verdict::Warn, format!("routed_experts: not returned; start SGLang with {FLAG}")),
-        (None, _) => (Verdict::Warn, format!("routed_experts: no route says whether {FLAG} is on; {shown}")),
-        (Some(true), None) => (Verdict::Warn, format!("routed_experts: returned; {shown}")),
-        (Some(true), Some(_)) => (Verdict::Ok, format!("routed_experts: {shown}")),
+    let set = config.columns.moe_shape.map(|MoeShape([layers, per_token, experts])| ExpertShape {
+        layers,
+        per_token,
+        experts,
+    });
+    let shape = set.or(found.experts);
+    let asked = tokio::time::timeout(GENERATION_TIMEOUT, expert_sample(engine, shape)).await;
+    let sample = match asked.unwrap_or_else(|_| Err("no reply in time".to_owned())) {
+        Ok(Some(sample)) => sample,
+        Ok(None) => {
+            let text = "routed_experts: not returned; start SGLang with --enable-return-routed-experts";
+            return (Verdict::Warn, text.to_owned());
+        }
+        Err(error) => return (Verdict::Warn, format!("routed_experts: not compared with a generation: {error}")),
     };
-    if found.hierarchical_cache {
-        let risk = "after a reload from the hierarchical cache, SGLang may report the experts of other tokens";
-        return (Verdict::Warn, format!("{text}; {risk}: start it without --enable-hierarchical-cache"));
-    }
-    (verdict, text)
+    let ExpertSample { values, fault } = sample;
+    let Some(ExpertShape { layers, per_token, experts }) = shape else {
+        let text = format!(
+            "routed_experts: {values} numbers for each token; layers and experts are unknown, so that no trainer's format has them: set \
+             --moe-shape"
+        );
+        return (Verdict::Warn, text);
+    };
+    let shown = format!("{layers} layers, {per_token} of {experts} experts for each token");
+    let text = match fault {
+        None => {
+            let order =
+                format!("that they are {layers} x {per_token} and not {per_token} x {layers} cannot be detected");
+            let tokens = expert_tokens(ExpertShape { layers, per_token, experts }, config.limits.max_reply_bytes);
+            let text = format!(
+                "routed_experts: {shown}, in requests of up to {tokens} tokens (see --max-bytes-in-flight); the engine returns {values} \
+                 numbers, and {order}"
+            );
+            if found.hierarchical_cache {
+                let risk = "after a reload from the hierarchical cache, SGLang may report the experts of other tokens";
+                return (Verdict::Warn, format!("{text}; {risk}: start it without --enable-hierarchical-cache"));
+            }
+            return (Verdict::Ok, text);
+        }
+        Some(ColumnFault::Length) => {
+            format!(
+                "the engine returns {values} numbers for each token, and {layers} x {per_token} are {}",
+                u64::from(layers) * u64::from(per_token)
+            )
+        }
+        Some(ColumnFault::Encoding) => format!("the engine returns an expert above the last, {}", experts - 1),
+        Some(fault) => format!("the column would be missing ({})", fault.name()),
+    };
+    (Verdict::Fail, format!("routed_experts: {shown}: {text}; correct --moe-shape"))
 }
 
 pub(super) fn temperature(found: &Capabilities, report: &mut Report) {
