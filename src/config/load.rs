@@ -212,7 +212,8 @@ fn dashed_value(kind: ErrorKind, argument: Option<&str>, args: &[OsString]) -> O
 /// `demo` has an engine of its own, so it refuses the settings of another one.
 fn check_demo(name: &str, matches: &clap::ArgMatches) -> Result<(), Invalid> {
     let is_set = |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-    match OF_UPSTREAM.iter().find(is_set).filter(|_| name == "demo") {
+    // other commands may not have these settings
+    match OF_UPSTREAM.iter().filter(|_| name == "demo").find(is_set) {
         Some(id) => {
             Err(Invalid::Line(format!("--{} is of no use: demo has its own engine; see serve", id.replace('_', "-"))))
         }

@@ -82,9 +82,8 @@ impl AdvantageOptions {
     /// [`RequestError`] for an invalid number, missing or equal think tokens, a group without samples, or two groups with the same id.
     pub fn check(&self) -> Result<(), RequestError> {
         let invalid = |at: &str, message: &str| Err(RequestError::invalid(at, message));
-        // a negative weight would reward uncertain thinking
-        if !is_float32(self.lambda) || self.lambda < 0.0 {
-            return invalid("lambda", "not a finite float32 from 0");
+        if !is_float32(self.lambda) {
+            return invalid("lambda", "not a finite float32");
         }
         if !is_float32(self.alpha) || self.alpha <= 0.0 {
             return invalid("alpha", "not a positive, finite float32");

@@ -170,8 +170,9 @@ mod tests {
             refused(r#"{"groups":[],"estimator":"distill","teacher":"t","rewards":"turns"}"#).contains("no rewards")
         );
         assert!(refused(r#"{"groups":[],"discount":0.5}"#).contains("\"rewards\": \"turns\""));
-        assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32 from 0");
-        assert_eq!(refused(r#"{"groups":[],"lambda":-1}"#), "invalid_parameter lambda: not a finite float32 from 0");
+        assert_eq!(refused(r#"{"groups":[],"lambda":1e40}"#), "invalid_parameter lambda: not a finite float32");
+        let threshold = r#"{"groups":[],"high_entropy_threshold":-1}"#;
+        assert_eq!(refused(threshold), "invalid_parameter high_entropy_threshold: not a finite float32 from 0");
         assert!(
             refused(&format!(r#"{{"groups":[],"think_end":{}}}"#, THINK.start))
                 .starts_with("invalid_parameter think_end: ")

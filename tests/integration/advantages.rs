@@ -60,9 +60,9 @@ async fn stored_rewards_are_used_where_the_request_has_none() {
     let (status, code, message) = error(&missing);
     assert_eq!((status, &*code), (400, "missing_reward"), "{message}");
     assert!(message.starts_with("groups[0].samples[1].reward: ") && message.contains("session \"c\""), "{message}");
-    reward(&demo, "c", json!({"style": "terse"})).await;
-    let (status, code, message) = error(&control(&demo, "/v1/advantages", &group(json!([{"session": "c"}]))).await);
-    assert_eq!((status, &*code), (400, "invalid_reward"), "{message}");
+    let unusable = control(&demo, "/v1/sessions/c/reward", &json!({"reward": {"style": "terse"}})).await;
+    let (status, code, message) = error(&unusable);
+    assert_eq!((status, &*code), (400, "bad_request"), "{message}");
     assert!(message.contains("`reward` or `score`"), "{message}");
 }
 

@@ -208,7 +208,7 @@ async fn errors_are_described() {
         (
             "POST",
             "/v1/samples",
-            json!({"sessions": ["s"], "format": "miles", "advantages": {}}),
+            json!({"sessions": ["s"], "format": "jsonl", "advantages": {"alpha": 0}}),
             400,
             "invalid_parameter",
         ),

@@ -37,7 +37,7 @@ def test_verl_tensors_equal_the_recorded_paths(do: Either, demo: Demo, session: 
         pytest.skip("no torch here")
     paths = record(do, demo, session)
     samples = do(demo, "samples", [session])
-    assert (samples.rows, samples.refused, samples.format) == (2, {}, "verl")
+    assert (samples.rows, samples.refused, samples.incomplete, samples.format) == (2, {}, {}, "verl")
     batch = getattr(samples, way)()
     tensors = {name: np.asarray(tensor) for name, tensor in batch.tensors.items()}
     prompt = 2
