@@ -230,7 +230,15 @@ async fn errors_are_described() {
             400,
             "duplicate_group",
         ),
-        ("POST", "/v1/advantages", groups(json!([{"id": 1, "samples": [sample, sample]}])), 404, "not_found"),
+        ("POST", "/v1/advantages", groups(json!([{"id": 1, "samples": [sample, sample]}])), 400, "bad_request"),
+        (
+            "POST",
+            "/v1/advantages",
+            groups(json!([{"id": 1, "samples": [{"session": "s", "leaf": 9, "reward": 1}]}])),
+            404,
+            "not_found",
+        ),
+        ("GET", "/v1/sessions/s/trajectories?scores=none", json!(null), 400, "missing_scores"),
         (
             "POST",
             "/v1/advantages",
