@@ -144,7 +144,10 @@ async fn own_engine_scores_each_turn_with_its_adapter() {
     let exported = post(tap.proxy.control, "/v1/samples", query).await;
     assert_eq!(column(&exported).unwrap(), [-2.0, -2.0, -3.0, -3.0, -1.0, -1.0]);
     // an adapter that is loaded again has other weights
-    for (path, body) in [("/unload_lora_adapter", r#"{"lora_name":"b"}"#), ("/load_lora_adapter", r#"{"lora_name":"b","lora_path":"/b2"}"#)] {
+    for (path, body) in [
+        ("/unload_lora_adapter", r#"{"lora_name":"b"}"#),
+        ("/load_lora_adapter", r#"{"lora_name":"b","lora_path":"/b2"}"#),
+    ] {
         assert_eq!(post(tap.proxy.control, path, body.as_bytes()).await.status, 200, "{path}");
     }
     let answer = post(tap.proxy.control, "/v1/teacher-scores", br#"{"teacher":"self","sessions":["s"]}"#).await;

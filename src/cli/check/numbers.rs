@@ -80,7 +80,14 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
 pub(super) async fn columns(config: &Config, found: &Capabilities, engine: &Client, report: &mut Report) {
     for name in &config.columns.columns {
         let (verdict, text) = match name {
-            ColumnName::RoutedExperts => experts(config, found, engine).await,
+            ColumnName::RoutedExperts if is_dropped(found, ROUTED_EXPERTS_AT) => {
+                (Verdict::Warn, dropped(ROUTED_EXPERTS_AT))
+            }
+            ColumnName::RoutedExperts => {
+                let shape = expert_shape(config, found);
+                let asked = tokio::time::timeout(GENERATION_TIMEOUT, expert_sample(engine, shape)).await;
+                experts(config, found, asked.unwrap_or_else(|_| Err("no reply in time".to_owned())))
+            }
             ColumnName::SamplingMask => match found.sampling_mask {
                 Some(limit) => (
                     Verdict::Ok,
@@ -113,20 +120,17 @@ fn dropped(at: usize) -> String {
     format!("{name}: the router drops {request}; run one tokentap beside each engine")
 }
 
+/// The shape of the experts: `--moe-shape`, or that of the model's config.json.
+fn expert_shape(config: &Config, found: &Capabilities) -> Option<ExpertShape> {
+    let set = config.columns.moe_shape;
+    let set = set.map(|MoeShape([layers, per_token, experts])| ExpertShape { layers, per_token, experts });
+    set.or(found.experts)
+}
+
 /// Compares the shape of the experts with those of a generation. Their numbers show the product of layers and experts per token, and not
 /// which of both is which.
-async fn experts(config: &Config, found: &Capabilities, engine: &Client) -> (Verdict, String) {
-    if is_dropped(found, ROUTED_EXPERTS_AT) {
-        return (Verdict::Warn, dropped(ROUTED_EXPERTS_AT));
-    }
-    let set = config.columns.moe_shape.map(|MoeShape([layers, per_token, experts])| ExpertShape {
-        layers,
-        per_token,
-        experts,
-    });
-    let shape = set.or(found.experts);
-    let asked = tokio::time::timeout(GENERATION_TIMEOUT, expert_sample(engine, shape)).await;
-    let sample = match asked.unwrap_or_else(|_| Err("no reply in time".to_owned())) {
+fn experts(config: &Config, found: &Capabilities, sample: Result<Option<ExpertSample>, String>) -> (Verdict, String) {
+    let sample = match sample {
         Ok(Some(sample)) => sample,
         Ok(None) => {
             let text = "routed_experts: not returned; start SGLang with --enable-return-routed-experts";
@@ -135,7 +139,7 @@ async fn experts(config: &Config, found: &Capabilities, engine: &Client) -> (Ver
         Err(error) => return (Verdict::Warn, format!("routed_experts: not compared with a generation: {error}")),
     };
     let ExpertSample { values, fault } = sample;
-    let Some(ExpertShape { layers, per_token, experts }) = shape else {
+    let Some(ExpertShape { layers, per_token, experts }) = expert_shape(config, found) else {
         let text = format!(
             "routed_experts: {values} numbers for each token; layers and experts are unknown, so that no trainer's format has them: set \
              --moe-shape"
@@ -195,12 +199,12 @@ mod tests {
         let Ok(cli) = config::load(args.map(OsString::from)) else { panic!("the flags are valid") };
         let config = cli.command.config().unwrap();
         let plain = Capabilities { routed_experts: Some(true), ..Capabilities::default() };
-        let (verdict, text) = experts(config, &plain);
+        let sample = || Ok(Some(ExpertSample { values: 4, fault: None }));
+        let (verdict, text) = experts(config, &plain, sample());
         assert!(verdict == Verdict::Ok && text.starts_with("routed_experts: 2 layers, 2 of 4 experts"), "{text}");
-        let (verdict, text) = experts(config, &Capabilities { hierarchical_cache: true, ..plain.clone() });
+        let (verdict, text) = experts(config, &Capabilities { hierarchical_cache: true, ..plain.clone() }, sample());
         assert!(verdict == Verdict::Warn && text.ends_with("without --enable-hierarchical-cache"), "{text}");
-        let dropped = vec![COLUMNS[ROUTED_EXPERTS_AT].request];
-        let (verdict, text) = experts(config, &Capabilities { dropped, ..plain });
-        assert!(verdict == Verdict::Warn && text.contains("the router drops"), "{text}");
+        let found = Capabilities { dropped: vec![COLUMNS[ROUTED_EXPERTS_AT].request], ..plain };
+        assert!(is_dropped(&found, ROUTED_EXPERTS_AT) && !is_dropped(&found, SAMPLING_MASK_AT));
     }
 }

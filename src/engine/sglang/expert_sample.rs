@@ -49,8 +49,8 @@ pub(crate) async fn expert_sample(client: &Client, shape: Option<ExpertShape>) -
         return Ok(None);
     };
     let payload = payload.to_string();
-    let tokens =
-        |experts| TurnTokens { prompt: Some(PROMPT.len()), sampled: reply.output_ids.len(), start: Some(0), experts };
+    let (prompt, sampled) = (Some(PROMPT.len()), reply.output_ids.len());
+    let tokens = |experts| TurnTokens { prompt, sampled, start: Some(0), experts, earlier_values: None };
     // without a shape, the number of values follows from the length
     let flat = source.read(&payload, tokens(None)).map_err(|fault| format!("their payload: {}", fault.name()))?;
     let rows = flat.as_ref().and_then(|column| column.rows()).unwrap_or_default();
