@@ -5,6 +5,7 @@
 //! the engine. This module does not depend on HTTP, and never tokenises text.
 
 mod chat;
+mod error;
 mod forest;
 mod ids;
 mod labels;
@@ -23,6 +24,7 @@ mod turn;
 mod view;
 
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
+pub use error::SessionError;
 use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub(crate) use ids::routing_key;
@@ -41,7 +43,7 @@ pub use sessions::{
 };
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
-pub use state::{Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session, SessionError};
+pub use state::{Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };

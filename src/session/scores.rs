@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::state::SessionError;
+use super::error::SessionError;
 use super::{Turn, Uid};
 use crate::columns::{Column, TEACHER_LOGPROBS};
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use super::error::SessionError;
 use super::ledger::{Ack, Health, LedgerError, LogRecord, RecordLog, RecordLogStats, SharedLog};
 use super::scores::TurnScores;
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
-use super::state::{Frozen, Session, SessionError};
+use super::state::{Frozen, Session};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
 use super::{RewardTarget, is_name};
 use crate::long_work::offload;

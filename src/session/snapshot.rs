@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use super::state::{PER_LOCK, Session, SessionError};
+use super::error::SessionError;
+use super::state::{PER_LOCK, Session};
 use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
 use super::{Path, RewardScope, Turn, TurnSelection};
 use crate::columns::Column;

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use super::Sharing;
 use super::list_cache::entry;
+use crate::session::error::SessionError;
 use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
-use crate::session::state::{Frozen, Session, SessionError};
+use crate::session::state::{Frozen, Session};
 use crate::session::view::published_leaves;
 use crate::session::{RewardTarget, Turn, TurnScores, Uid};
 

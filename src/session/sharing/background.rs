@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Line, Sharing};
+use crate::session::error::SessionError;
 use crate::session::ledger::{LedgerError, PARTITIONS, partition_of};
-use crate::session::state::SessionError;
 
 /// The time between two rounds.
 pub(super) const ROUND: Duration = Duration::from_secs(1);

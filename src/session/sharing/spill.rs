@@ -151,10 +151,11 @@ mod tests {
     use tempfile::tempdir;
 
     use super::*;
+    use crate::session::error::SessionError;
     use crate::session::ledger::log::{self, Fsync, Log, Options};
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::ledger::{AppendError, Entry, PARTITIONS};
-    use crate::session::state::{Frozen, SessionError};
+    use crate::session::state::Frozen;
     use crate::session::tests::{draft, shared_with};
     use crate::session::{Call, Sessions, StoreLimits};
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Store;
+use crate::session::error::SessionError;
 use crate::session::ledger::{Ack, Change};
-use crate::session::state::{Frozen, Session, SessionError};
+use crate::session::state::{Frozen, Session};
 use crate::session::{Reward, RewardScope, TurnScores};
 
 impl Store {
