@@ -1,5 +1,7 @@
 //! Streams that the engine refuses: SGLang answers a stream with status 200 before it checks the request.
 
+use memchr::memmem;
+
 use crate::engine::events::Chunk;
 use crate::json::Cursor;
 
@@ -10,6 +12,10 @@ const DUE_TO_REQUEST: [u64; 2] = [400, 500];
 /// them and without tokens.
 #[must_use]
 pub(crate) fn refuses(json: &[u8]) -> bool {
+    // the first event of every forced stream is checked, and nearly none has either word
+    if [&b"\"error\""[..], b"\"abort\""].iter().all(|word| memmem::find(json, word).is_none()) {
+        return false;
+    }
     let Ok(chunk) = Chunk::outline(&mut Cursor::new(json)) else { return false };
     if chunk.meta.is_some() {
         let status = chunk.finish.as_ref().and_then(|finish| finish.status_code);

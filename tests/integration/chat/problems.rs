@@ -118,7 +118,7 @@ async fn without_a_tokenizer_chats_are_forwarded_and_readyz_reports_why() {
     for (flags, cause) in [
         (&[][..], "cannot be read from here; give --tokenizer"),
         (&["--tokenizer", super::TOKENIZER, "--chat", "passthrough"][..], "--chat passthrough"),
-        (&["--tokenizer", "/nowhere"][..], "/nowhere"),
+        (&["--tokenizer", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")][..], "not a tokenizer.json"),
         (&["--tokenizer", super::TOKENIZER, "--tool-call-parser", "morse"][..], "morse"),
     ] {
         let demo = Demo::start(options(), flags).await;
