@@ -380,7 +380,7 @@ async fn incomplete_rows_are_reported_and_excluded() {
         let mixed = export(json!({})).await;
         assert!(!holds(&mixed.body), "{format}");
         assert_eq!(mixed.header("tokentap-incomplete"), Some(incomplete), "{format}");
-        let whole = export(json!({"exclude": ["column_missing", "partial_routed_experts"]})).await;
+        let whole = export(json!({"exclude": ["column_uncertain", "partial_routed_experts"]})).await;
         assert!(holds(&whole.body), "{format}");
         assert_eq!(whole.header("tokentap-incomplete"), Some("{}"), "{format}");
         assert_eq!(whole.header("tokentap-refused"), Some(incomplete), "{format}");

@@ -286,7 +286,6 @@ async fn columns_that_the_router_drops_are_not_requested() {
         let text = check(router.addr, &["--columns", "routed_experts,sampling_mask", "--moe-shape", "2x2x4"]).await;
         let line = "warn  column       routed_experts: the router drops return_routed_experts";
         assert_eq!(text.contains(line), !returns_experts, "{text}");
-        assert_eq!(text.contains("ok    column       routed_experts: 2 layers"), returns_experts, "{text}");
     }
 }
 
