@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the licences of what is in the binary: crates, their C code, Rust's standard library, zig's unwinder, and texts of others.
+"""Prints the licences of what is in the binary: crates, their C code, Rust's standard library, zig's unwinder, and
+texts of others.
 
     licences.py TARGET ZIG     TARGET: a target triple; ZIG: the folder of the Python package ziglang
 

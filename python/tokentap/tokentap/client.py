@@ -228,8 +228,8 @@ class Client:
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies`, `text`, `classes`, `exclude`, `train_resumed`, `scores` and
-        `advantages`, a mapping with the options of `advantages()`: `groups`, `estimator`, `lambda`, ..."""
+        `max_response_length`, `include_branches`, `entropies`, `text`, `classes`, `exclude`, `train_resumed`, `scores`
+        and `advantages`, a mapping with the options of `advantages()`: `groups`, `estimator`, `lambda`, ..."""
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
