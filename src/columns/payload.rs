@@ -426,7 +426,7 @@ mod tests {
             }
         }
 
-        /// An engine may ignore the start. Whatever the numbers of tokens, a value is that of its token, or there is none.
+        /// For every length and start, also at an engine that ignores the start: each value belongs to its token or is absent.
         #[test]
         fn no_token_gets_the_experts_of_another(
             prompt in 1_usize..20, sampled in 0_usize..20, start in 0_usize..20, width in 1_usize..13, ignores in any::<bool>(),

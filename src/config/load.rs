@@ -209,7 +209,7 @@ fn dashed_value(kind: ErrorKind, argument: Option<&str>, args: &[OsString]) -> O
     Some(format!("{} cannot be '{value}' (from the command line): no value of a flag begins with -", pair[0]))
 }
 
-/// `demo` has an engine of its own, so it refuses the settings of another one.
+/// Refuses settings of an upstream for `demo`, which starts its own engine.
 fn check_demo(name: &str, matches: &clap::ArgMatches) -> Result<(), Invalid> {
     let is_set = |id: &&&str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
     // other commands may not have these settings

@@ -53,7 +53,7 @@ pub struct EventStream {
     resumption: Option<Box<Resumption>>,
     /// The rest of an aborted generation, until its first object.
     pending: Option<Box<PendingRest>>,
-    /// The head of the request, until the first event: the engine may refuse what is forced.
+    /// The head of the request, until the first event, which may refuse what is forced.
     first: Option<RequestHead>,
     /// The request without anything forced, until its first event.
     retry: Option<Box<UnforcedRetry>>,
@@ -281,8 +281,8 @@ impl EventStream {
         self.retry.as_ref().is_some_and(|retry| retry.is_waiting())
     }
 
-    /// Waits for the head of the reply to the request without anything forced, and replaces the upstream reply with it. Returns the refusal
-    /// if there is none.
+    /// Replaces the refused stream with the reply to the unforced request, once its head arrives. Returns the refusal if the engine does not
+    /// stream a second reply.
     fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         let Some(retry) = &mut self.retry else { return Poll::Ready(None) };
         let body = ready!(retry.poll(cx));
