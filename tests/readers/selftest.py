@@ -187,6 +187,11 @@ def write(folder, rows):
     table(folder, pa.Table.from_pylist(items, pa.schema(list(kinds.items()), {"refused": json.dumps(refused)})))
 
 
+RANGES = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64())]))
+COLUMNS = pa.list_(pa.struct([("name", pa.string()), ("type", pa.string()), ("tokens", RANGES),
+                              ("shape", pa.list_(pa.int64())), ("data", pa.binary())]))
+
+
 def table(folder, t):
     with pa.ipc.new_stream(os.path.join(folder, "data.arrow"), t.schema) as out:
         out.write_table(t)
@@ -379,10 +384,12 @@ def columns_of(folder, extras=('{"input_top_logprobs": []}', None), refused=REFU
     """An export of one row with the columns that columnar.py looks at by name."""
     os.makedirs(folder)
     turns = [{"extras": value, "sampling": None} for value in extras]
-    row = {"schema_version": 2, "row_key": "k", "token_ids": [1, 2], "loss_mask": [0, 1], "entropy": [None, 0.5], "turns": turns}
+    row = {"schema_version": 2, "row_key": "k", "token_ids": [1, 2], "loss_mask": [0, 1], "entropy": [None, 0.5],
+           "columns": [], "turns": turns}
     turn = pa.struct([("extras", pa.string()), ("sampling", pa.string())])
     kinds = {"schema_version": pa.int64(), "row_key": pa.string(), "token_ids": pa.list_(pa.int32()),
-             "loss_mask": pa.list_(pa.int8()), "entropy": pa.list_(pa.float32()), "turns": pa.list_(turn)}
+             "loss_mask": pa.list_(pa.int8()), "entropy": pa.list_(pa.float32()), "columns": COLUMNS,
+             "turns": pa.list_(turn)}
     leaves = [dict(zip(("session", "leaf", "reason"), x)) for x in refused]
     metadata = {"tokentap_schema_version": "2", "tokentap_version": "0", "entropy_unit": "nats", "refused": json.dumps(leaves)}
     table(folder, pa.Table.from_pylist([row], pa.schema(list(kinds.items()), metadata)))
