@@ -71,6 +71,7 @@ class Turn:
         self.finish = meta["finish_reason"]["type"]
         self.trained = bool(self.output) and self.finish != "abort"
         self.experts = meta.get("routed_experts") and experts(meta["routed_experts"])
+        self.reward = None
 
     def line(self):
         """The turns from the root to this one."""
@@ -116,6 +117,11 @@ class Session:
         call(self.agent.control + "/v1/sessions/%s/reward" % self.name, body).read()
         self.rewards[leaf and leaf.number] = value
 
+    def reward_turn(self, turn, value):
+        """Rewards a turn itself, in every row that holds it."""
+        call(self.agent.control + "/v1/sessions/%s/reward" % self.name, {"reward": value, "turn": turn.number}).read()
+        turn.reward = value
+
     def leaves(self):
         """The trained turns without a trained descendant, and the untrained turns that end a path."""
         continued = {ancestor.number for turn in self.turns if turn.trained for ancestor in turn.line()[:-1]}
@@ -127,7 +133,8 @@ class Session:
         """The expected rows of an export of this session."""
         rows, taken = [], set()
         for leaf in self.leaves()[0]:
-            row = {key: [] for key in ("token_ids", "loss_mask", "logprobs", "entropy", "versions", "segments")}
+            lists = ("token_ids", "loss_mask", "logprobs", "entropy", "versions", "segments", "turns")
+            row = {key: [] for key in lists}
 
             def add(ids, is_output, trained, logprobs, entropy, version):
                 row["token_ids"] += ids
@@ -143,6 +150,7 @@ class Session:
                 # a turn shared by several rows is trained in the first one
                 add(turn.output, True, turn.trained and turn.number not in taken, turn.logprobs, turn.entropy, turn.version)
                 taken.add(turn.number)
+                row["turns"].append([turn.number, len(row["token_ids"]) - 1, turn.reward])
             if leaf.experts:
                 # earlier turns count: the policy may have changed since
                 row["experts"] = []
@@ -263,7 +271,56 @@ def play(agent, think):
     s.go(a, tool(4), stop=end)
     s.reward(1.0)
     batches["experts"] = [s]
+    batches["steps"] = steps(agent, tool, end)
+    # a row without any reward
+    s = Session(agent, "steps-silent")
+    s.go(s.go(None, tool(3))[0], tool(1))
+    batches["steps-partly"] = [batches["steps"][0], s]
     return batches
+
+
+def steps(agent, tool, end):
+    """Sessions with rewards of turns. Each row has one, of its path or of a turn; their sums are exact in float32."""
+    plain = Session(agent, "steps-plain")
+    (a,) = plain.go(None, tool(5), stop=end)
+    (b,) = plain.go(a, tool(3), length=6)
+    (c,) = plain.go(b, tool(2), stream=True)
+    plain.reward_turn(a, 0.25)
+    plain.reward_turn(b, 4.0)
+    plain.reward_turn(b, -0.5)  # replaces the value before
+    plain.reward(1.0, c)
+
+    # rows share a rewarded turn; a last turn has a reward in addition to that of its path, or the only one of its row
+    tree = Session(agent, "steps-tree", "path", temperature=0.8)
+    (a,) = tree.go(None, tool(4))
+    (b,) = tree.go(a, tool(3))
+    (branch,) = tree.go(a, tool(2), stop=end)
+    (alone,) = tree.go(None, tool(3))
+    first, second = tree.go(b, tool(2), n=2)
+    tree.reward_turn(a, 0.375)
+    tree.reward_turn(branch, 1.25)
+    tree.reward_turn(alone, -1.0)
+    tree.reward_turn(second, 0.0)
+    tree.reward(2.0, branch)
+    tree.reward(-1.5, first)
+
+    # truncated by length and resumed without a token in between; a reward of a turn that is an object
+    text = Session(agent, "steps-text", "body")
+    (a,) = text.go(None, None, text="The lamp", length=6)
+    (b,) = text.go(a, [], length=6)
+    (c,) = text.go(b, tool(2), length=7)
+    text.reward_turn(a, 0.5)
+    text.reward_turn(b, {"score": -0.125, "judge": "tests"})
+    text.reward_turn(c, 3)
+    text.reward(0.75)
+
+    # the rewarded turn in the middle is aborted: its tokens are context
+    cut = Session(agent, "steps-cut")
+    (a,) = cut.go(None, tool(4), length=8)
+    (b,) = cut.go(a, tool(2), stream=True, abort=True, length=3000)
+    cut.go(b, tool(2), length=5)
+    cut.reward_turn(b, -0.25)
+    return [plain, tree, text, cut]
 
 
 def write(folder, control, sessions, names=tuple(FILES), **shape):
@@ -396,6 +453,10 @@ def main():
         write(os.path.join(args.folder, name), args.control, sessions)
     # too small for the longest row: its prompt loses the first tokens, its response the last ones
     write(os.path.join(args.folder, "cut"), args.control, batches["whole"], ("verl",), max_prompt_length=5, max_response_length=30)
+    # the last rewarded turns are cut off: their rewards are at the last token that is left
+    lines = [s for s in batches["steps"] if s.name != "steps-tree"]  # which has rows without a trained token there
+    shape = {"max_prompt_length": 4, "max_response_length": 12}
+    write(os.path.join(args.folder, "steps-cut"), args.control, lines, ("verl",), **shape)
     think = (args.think_start, args.think_end)
     thinking(os.path.join(args.folder, "whole", "data.jsonl"), batches["whole"], think)
     advantages(args.control, batches["whole"], think)

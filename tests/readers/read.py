@@ -184,6 +184,48 @@ def zeroed(values, mask):
     return [0.0 if m == 0 or v is None else v for v, m in zip(values, mask)]
 
 
+def number(reward):
+    """A reward as a number: itself, or `reward` or `score` of an object."""
+    return reward.get("reward", reward.get("score")) if isinstance(reward, dict) else reward
+
+
+def turn_rewards(row):
+    """The posted reward of each turn of a row, None for a turn without one; None if no turn has one."""
+    rewards = [reward for _, _, reward in row.get("turns", [])]
+    return rewards if any(reward is not None for reward in rewards) else None
+
+
+def is_scored(row):
+    """Whether the row has a reward, of its path or of a turn."""
+    return row["reward"] is not None or turn_rewards(row) is not None
+
+
+def token_scores(row, width=None):
+    """The rewards of the tokens after the first prompt: a turn's at its last token, the path's at the last token."""
+    n = len(row["token_ids"]) - row["prompt_len"]
+    kept = n if width is None else min(n, width)
+    scores = [0.0] * (width or n)
+    scores[kept - 1] += row["reward"] or 0.0
+    for _, last, reward in row.get("turns", []):
+        scores[min(kept - 1, last - row["prompt_len"])] += number(reward) or 0.0
+    return scores
+
+
+def check_turn_rewards(got, row, name):
+    """The list of a format that has a place for rewards of turns; without one it has no such member."""
+    want = turn_rewards(row)
+    need(got == want, "%srewards of turns are %r, expected %r", name, got, want)
+
+
+def check_all_turn_rewards(lists, rows):
+    """`turn_scores` of `non_tensor_batch`, which exists if a row has a reward of a turn."""
+    want = [turn_rewards(row) for row in rows]
+    got = lists.get("turn_scores", [None] * len(rows))
+    need(("turn_scores" in lists) == any(want), "`turn_scores` must exist exactly if a turn has a reward")
+    for i, (a, b) in enumerate(zip(got, want)):
+        need(a == b, "turn_scores[%d] is %r, expected %r", i, a, b)
+
+
 def experts(row, filler=0):
     """The routed experts of each token, with `filler` for those of the last one; None where the truth has none."""
     found = row.get("experts")
@@ -204,6 +246,8 @@ def check_truth(rows):
         need(0 < r["prompt_len"] <= n, "truth row %d: prompt_len", i)
         need(not any(flat[: r["prompt_len"]]), "truth row %d: an output inside the prompt", i)
         need(r["status"] in ("completed", "truncated", "aborted"), "truth row %d: status %r", i, r["status"])
+        lasts = [last for _, last, _ in r.get("turns", [])]
+        need(lasts == sorted(lasts) and (not lasts or lasts[-1] == n - 1), "truth row %d: last tokens of turns", i)
 
 
 # ---- verl -----------------------------------------------------------------------
@@ -212,6 +256,8 @@ def check_truth(rows):
 def read_verl(path, rows, refused):
     DataProto = load("torch verl", "verl.protocol", "DataProto")
     masked_mean = load("torch verl", "verl.utils.torch_functional", "masked_mean")
+    extract_reward = load("torch verl", "verl.trainer.ppo.reward", "extract_reward")
+    returns_of = load("torch verl", "verl.trainer.ppo.core_algos", "compute_reinforce_plus_plus_outcome_advantage")
     import numpy as np
     import torch
     from safetensors import safe_open
@@ -299,17 +345,23 @@ def read_verl(path, rows, refused):
     if "group" in lists:  # rows with the same first prompt, numbered in order
         prompts = [r["token_ids"][: r["prompt_len"]] for r in rows]
         same(lists["group"], [sorted({prompts.index(p) for p in prompts}).index(prompts.index(p)) for p in prompts], "group")
-    if all(r["reward"] is not None for r in rows):
-        need("rm_scores" in data.batch.keys(), "no rm_scores though every row has a reward")
-    if "rm_scores" in data.batch.keys():
-        # verl writes them only when every row of the batch has a reward.
-        scores = data.batch["rm_scores"]
+    check_all_turn_rewards(lists, rows)
+    # verl writes the scores only when every row of the batch has a reward.
+    scored = all(is_scored(r) for r in rows)
+    need(("rm_scores" in data.batch.keys()) == scored, "rm_scores must exist exactly if every row has a reward")
+    rewarded = 0
+    if scored:
+        # as its trainer: the scores are the rewards of tokens, and returns are sums of those at trained tokens
+        scores, _ = extract_reward(data)
         need(scores.dtype == torch.float32 and tuple(scores.shape) == (B, R), "rm_scores: %s %s", scores.dtype, tuple(scores.shape))
+        _, returns = returns_of(scores, t["response_mask"], config=types.SimpleNamespace(gamma=1.0))
         for i, row in enumerate(rows):
-            need(row["reward"] is not None, "rm_scores exists, but row %d has no reward", i)
-            want = [0.0] * R
-            want[min(R, len(row["token_ids"]) - row["prompt_len"]) - 1] = row["reward"]
+            want = token_scores(row, R)
             near(scores[i].tolist(), want, "row %d rm_scores" % i)
+            mask = t["response_mask"][i].tolist()
+            sums = [m * sum(x for x, k in zip(want[j:], mask[j:]) if k) for j, m in enumerate(mask)]
+            near(returns[i].tolist(), sums, "row %d returns" % i)
+            rewarded += len([x for x in turn_rewards(row) or [] if x is not None])
 
     # A working batch: split it, join it, select from it, and add the columns of the actor.
     again = DataProto.concat(data.chunk(B))
@@ -328,8 +380,8 @@ def read_verl(path, rows, refused):
     known = [e or 0.0 for r in rows for e, m in list(zip(r["entropy"], r["loss_mask"]))[r["prompt_len"] : r["prompt_len"] + R] if m]
     want = sum(known) / len(known) if known else 0.0
     need(math.isclose(mean, want, rel_tol=1e-5, abs_tol=1e-6), "verl's masked mean is %r, expected %r", mean, want)
-    return "%s DataProto [%d, %d+%d], entropy mean %.6f, %d cut, non-tensors %s" % (
-        version("verl"), B, P, R, mean, cut, ",".join(sorted(non_tensors)) or "none")
+    return "%s DataProto [%d, %d+%d], entropy mean %.6f, %d cut, %d rewards of turns in its returns, non-tensors %s" % (
+        version("verl"), B, P, R, mean, cut, rewarded, ",".join(sorted(non_tensors)) or "none")
 
 
 # ---- slime and miles: one Sample class -------------------------------------------
@@ -347,6 +399,7 @@ def check_sample(sample, row, name):
     same(sample.loss_mask, mask, name + "loss_mask")
     near(sample.rollout_log_probs, logprobs, name + "rollout_log_probs")
     need(sample.effective_response_length == sum(mask), "%s effective_response_length", name)
+    check_turn_rewards(sample.metadata.get("turn_rewards"), row, name)
     need(sample.status.value == row["status"], "%s status is %s, expected %s", name, sample.status.value, row["status"])
     if experts(row):
         need(str(sample.rollout_routed_experts.dtype) == "int32", "%s rollout_routed_experts is %s", name, sample.rollout_routed_experts.dtype)
@@ -422,9 +475,13 @@ def read_areal(path, rows, refused):
     # launchers), so this checks dtypes and values with torch alone.
     load("torch", "torch", "Tensor")
     import torch
+    from safetensors import safe_open
     from safetensors.torch import load_file
 
     t = load_file(path)
+    with safe_open(path, framework="pt") as f:
+        lists = json.loads((f.metadata() or {}).get("non_tensor_batch", "{}"))
+    check_all_turn_rewards(lists, rows)
     keys = {"input_ids": torch.int64, "loss_mask": torch.int64, "logprobs": torch.float32, "versions": torch.int64,
             "attention_mask": torch.bool, "rewards": torch.float32}
     # AReaL itself writes 0.0 for a missing reward; a batch may also omit them, which its actor reports as an error.
@@ -496,6 +553,7 @@ def read_strands(path, rows, refused):
             same(exported.decode_routed_experts(*shape).tolist(), row["experts"], name + "routed_experts")
         need(exported.initial_prompt_length == replay.initial_prompt_length, "%sinitial_prompt_length", name)
         need(len(exported) == len(row["token_ids"]), "%slen", name)
+        check_turn_rewards(item.get("turn_rewards"), row, name)
     return "%s Rollout, %d rollouts" % (version("strands-sglang"), len(rows))
 
 
@@ -506,12 +564,14 @@ def read_rllm(path, rows, refused):
     TraceRecord = load("pydantic rllm", "rllm_model_gateway.models", "TraceRecord", bare="rllm_model_gateway")
     items = samples_of(json_file(path), None, refused)
     # One record for each trained generation; rows that share a prefix share its records.
-    want, named = {}, {}
+    want, named, rewards = {}, {}, {}
     for row in rows:
+        of_turn = {last + 1: reward for _, last, reward in row.get("turns", [])}
         for a, b in trained(row):
             key = (row["session"], tuple(row["token_ids"][:a]), tuple(row["token_ids"][a:b]))
             want[key] = row["logprobs"][a:b]
             named[key] = (row.get("versions") or [None] * b)[a]
+            rewards[key] = of_turn.get(b)
     seen, ids, extra = set(), set(), set()
     for i, item in enumerate(items):
         try:
@@ -528,6 +588,8 @@ def read_rllm(path, rows, refused):
         ids.add(record.trace_id)
         if named[key] is not None:
             need(item.get("weight_version") == named[key], "record %d: weight_version %r, expected %r", i, item.get("weight_version"), named[key])
+        reward = record.metadata.get("turn_reward")
+        need(reward == rewards[key], "record %d: turn_reward is %r, expected %r", i, reward, rewards[key])
         seen.add(key)
         extra |= set(item) - set(TraceRecord.model_fields)
     need(len(seen) == len(want), "%d of %d generations have a record", len(seen), len(want))
@@ -603,6 +665,7 @@ def check_trajectories(samples, rows):
         status = {"completed": "SUCCEEDED", "truncated": "MAX_CONTEXT_LIMIT_REACHED", "aborted": "FAILED"}[row["status"]]
         need(item["status"] == status, "%sstatus is %r, expected %r", name, item["status"], status)
         check_reward(item["trajectory_reward"], row, name)
+        check_turn_rewards(item.get("metadata", {}).get("turn_rewards"), row, name)
         # Without one the learner fails.
         need(isinstance(item["policy_version"], int), "%spolicy_version is %r", name, item["policy_version"])
         if steps(row):
@@ -634,7 +697,8 @@ def read_skyrl(path, rows, refused):
     same(sorted(output), sorted(typing.get_type_hints(GeneratorOutput)), "members of generator_output")
     output = GeneratorOutput(**output)
     output["trajectory_ids"] = [TrajectoryID(**name) for name in output["trajectory_ids"]]
-    rewarded = all(r["reward"] is not None for r in rows)
+    rewarded = all(is_scored(r) for r in rows)
+    of_turns = any(turn_rewards(r) for r in rows)
     need((output["rewards"] is not None) == rewarded, "rewards must exist if every row has a reward, and only then")
     if not rewarded:  # as a trainer that scores the rows itself
         output["rewards"] = [0.0] * len(rows)
@@ -646,7 +710,8 @@ def read_skyrl(path, rows, refused):
     first = {}
     for i, (sample, row, name) in enumerate(zip(samples, rows, output["trajectory_ids"])):
         same((sample["session"], sample["leaf"]), (row["session"], row["leaf"]), "sample %d" % i)
-        if rewarded:
+        check_turn_rewards(sample.get("turn_rewards"), row, "row %d " % i)
+        if rewarded and not of_turns:
             check_reward(output["rewards"][i], row, "row %d " % i)
         need(output["stop_reasons"][i] == {"completed": "stop", "truncated": "length", "aborted": "abort"}[row["status"]], "row %d stop_reasons", i)
         known = first.setdefault(tuple(prompts[i]), (name.instance_id, []))
@@ -654,8 +719,10 @@ def read_skyrl(path, rows, refused):
         same([name.repetition_id], [len(known[1])], "row %d repetition_id" % i)
         known[1].append(i)
     need(len({name for name, _ in first.values()}) == len(first), "one name of two prompts")
-    token_rewards = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(output["response_ids"], output["rewards"])]
-    sequences, attention, _, _, masks, logprobs, routed = convert(
+    # as its trainer: lists are rewards of tokens, and a number belongs to the last token
+    token_rewards = [reward if isinstance(reward, list) else [0.0] * (len(ids) - 1) + [reward]
+                     for ids, reward in zip(output["response_ids"], output["rewards"])]
+    sequences, attention, _, rewards, masks, logprobs, routed = convert(
         types.SimpleNamespace(pad_token_id=99), output["prompt_token_ids"], output["response_ids"], token_rewards,
         output["loss_masks"], output["rollout_logprobs"], output["rollout_expert_indices"])
     for i, row in enumerate(rows):
@@ -665,9 +732,12 @@ def read_skyrl(path, rows, refused):
         at = masks.shape[1] - len(ids)  # aligned on the right
         same(masks[i].tolist(), [0] * at + mask, name + "loss_masks")
         near(logprobs[i].tolist(), [0.0] * at + want, name + "logprobs")
+        scores = token_scores(row) if rewarded else [0.0] * len(ids)
+        near(rewards[i].tolist(), [0.0] * at + scores, name + "rewards")
         if all(experts(r) for r in rows):
             same(routed[i][attention[i] == 1].tolist(), experts(row), name + "rollout_expert_indices")
-    return "%s GeneratorOutput, validated, batch %s" % (version("skyrl"), tuple(sequences.shape))
+    return "%s GeneratorOutput, validated, batch %s%s" % (
+        version("skyrl"), tuple(sequences.shape), ", rewards of tokens" if rewarded and of_turns else "")
 
 
 # ---- NeMo-RL ---------------------------------------------------------------------
@@ -690,6 +760,7 @@ def read_nemo_rl(path, rows, refused):
         name = "row %d " % i
         need(sample["length"] == len(row["token_ids"]), "%slength", name)
         check_reward(sample["total_reward"], row, name)
+        check_turn_rewards(sample.get("turn_rewards"), row, name)
         need(sample["truncated"] == (row["status"] == "truncated"), "%struncated", name)
         # as its adapter for NeMo-Gym makes tensors of what the environment returns
         tensors = ("token_ids", "generation_logprobs", "routed_experts")
@@ -727,6 +798,7 @@ def read_prime_rl(path, rows, refused):
         name = "row %d " % i
         same((item["session"], item["leaf"]), (row["session"], row["leaf"]), name)
         check_reward(item["reward"], row, name)
+        check_turn_rewards(item.get("turn_rewards"), row, name)
         sample = TrainingSample(**item["training_sample"])
         if sample.routed_experts is not None:
             # bytes are base64 in JSON
@@ -769,6 +841,7 @@ def read_trl(path, rows, refused):
     for i, (sample, row) in enumerate(zip(samples, rows)):
         same((sample["session"], sample["leaf"]), (row["session"], row["leaf"]), "sample %d" % i)
         check_reward(rollout["reward"][i], row, "row %d " % i)
+        check_turn_rewards(sample.get("turn_rewards"), row, "row %d " % i)
     # a step of its GRPO trainer with a tiny model: an even number of rows, because a group has at least two
     B = len(rows) // 2 * 2
     need(B, "a step needs two rows")
@@ -821,6 +894,7 @@ def read_tinker(path, rows, refused):
     tinker = load("torch pydantic tinker", "tinker", None)
     trajectory_to_data = load("torch pydantic tinker", "tinker_cookbook.rl.data_processing", "trajectory_to_data")
     Trajectory = load("torch pydantic tinker", "tinker_cookbook.rl.types", "Trajectory")
+    TrajectoryGroup = load("torch pydantic tinker", "tinker_cookbook.rl.types", "TrajectoryGroup")
     Transition = load("torch pydantic tinker", "tinker_cookbook.rl.types", "Transition")
     TokensWithLogprobs = load("torch pydantic tinker", "tinker_cookbook.completers", "TokensWithLogprobs")
 
@@ -830,13 +904,22 @@ def read_tinker(path, rows, refused):
         given = item["datum"]
         datum = tinker.Datum(model_input=tinker.ModelInput(**given["model_input"]),
                              loss_fn_inputs={key: tinker.TensorData(**tensor) for key, tensor in given["loss_fn_inputs"].items()})
+        check_turn_rewards(item.get("turn_rewards"), row, name)
         # what the cookbook makes of the same calls
-        calls = []
+        calls, turns = [], row.get("turns", [])
+        found = item.get("turn_rewards") or [None] * len(turns)
+        of_turn = {last + 1: reward for (_, last, _), reward in zip(turns, found)}
         for start, end in trained(row):
             prompt = tinker.ModelInput.from_ints(row["token_ids"][:start])
             sampled = TokensWithLogprobs(tokens=row["token_ids"][start:end], maybe_logprobs=row["logprobs"][start:end])
-            calls.append(Transition(ob=prompt, ac=sampled, reward=0.0, episode_done=False))
-        (want,) = trajectory_to_data(Trajectory(transitions=calls, final_ob=tinker.ModelInput.empty()), 1.0)
+            calls.append(Transition(ob=prompt, ac=sampled, reward=number(of_turn.get(end)) or 0.0, episode_done=False))
+        trajectory = Trajectory(transitions=calls, final_ob=tinker.ModelInput.empty())
+        # its reward of a trajectory is that of its calls and a final one
+        trained_ends = {end for _, end in trained(row)}
+        want = [number(reward) or 0.0 for _, last, reward in turns if last + 1 in trained_ends] + [row["reward"] or 0.0]
+        group = TrajectoryGroup([trajectory], [item["reward"] or 0.0], [{}])
+        near(group.get_total_rewards(), [sum(want)], name + "total reward")
+        (want,) = trajectory_to_data(trajectory, 1.0)
         end = want.model_input.length  # tokens after the last trained one are in no call
         same(datum.model_input.to_ints()[:end], want.model_input.to_ints(), name + "model_input")
         same(datum.model_input.to_ints(), row["token_ids"][:-1], name + "model_input")
@@ -869,8 +952,25 @@ def check_record(item, row, name):
             need(item[key] == row[key], "%s%s is %r, expected %r", name, key, item[key], row[key])
     if "reward" in item:
         check_reward(item["reward"], row, name)
+    if "turns" in row:
+        check_turns(item, row, name)
     if experts(row):
         check_experts(item["columns"], row, name)
+
+
+def check_turns(item, row, name):
+    """The turns of a record: their numbers, last tokens and rewards."""
+    turns = item["turns"]
+    same([turn["id"] for turn in turns], [number for number, _, _ in row["turns"]], name + "ids of turns")
+    last = {}
+    for segment in item["segments"]:
+        last[segment["turn"]] = segment["end"] - 1
+    for turn, (of, end, reward) in zip(turns, row["turns"]):
+        # a turn without tokens has no segment
+        need(last.get(of, end) == end, "%sturn %d ends at %r, expected %d", name, of, last.get(of), end)
+        near([turn["reward"]], [number(reward)], "%sturn %d reward" % (name, of))
+        given = None if turn["reward_json"] is None else json.loads(turn["reward_json"])
+        need(given == reward, "%sturn %d reward_json is %r, expected %r", name, of, given, reward)
 
 
 def check_experts(columns, row, name):

@@ -29,8 +29,8 @@ def truth():
     """A conversation of two turns, a branch off its first turn, and an aborted stub."""
     p, a = [11, 12, 13], [21, 22]
 
-    def row(leaf, segments, reward, status):
-        ids, mask, logprobs, entropy, spans = [], [], [], [], []
+    def row(leaf, segments, reward, status, rewards):
+        ids, mask, logprobs, entropy, spans, turns = [], [], [], [], [], []
         for is_output, part, *elsewhere in segments:
             for t in part:
                 ids.append(t)
@@ -38,14 +38,20 @@ def truth():
                 logprobs.append(-t / 64 if is_output else None)
                 entropy.append(t / 32 if is_output else None)
             spans.append([is_output, len(part)])
-        return {"session": "s", "leaf": leaf, "token_ids": ids, "loss_mask": mask, "logprobs": logprobs, "entropy": entropy,
-                "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward, "status": status, "temperature": 0.5,
+            if is_output:
+                turns.append([*rewards.pop(0), len(ids) - 1])
+        turns = [[number, last, value] for number, value, last in turns]
+        return {"turns": turns, "session": "s", "leaf": leaf, "token_ids": ids, "loss_mask": mask, "logprobs": logprobs,
+                "entropy": entropy, "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward,
+                "status": status, "temperature": 0.5,
                 "versions": [len(leaf) + int(t > 22) if m else None for t, m in zip(ids, mask)]}
 
     return [
-        row("l0", [(False, p), (True, a), (False, [31, 32]), (True, [23, 24, 25])], 1.0, "completed"),
-        row("l1", [(False, p), (True, a, "trained in l0"), (False, [41]), (True, [26])], 0.5, "truncated"),
-        row("l2", [(False, [11]), (True, [27])], 0.0, "aborted"),
+        row("l0", [(False, p), (True, a), (False, [31, 32]), (True, [23, 24, 25])], 1.0, "completed",
+            [(0, 0.25), (1, None)]),
+        row("l1", [(False, p), (True, a, "trained in l0"), (False, [41]), (True, [26])], 0.5, "truncated",
+            [(0, 0.25), (2, {"score": -2.0})]),
+        row("l2", [(False, [11]), (True, [27])], 0.0, "aborted", [(3, None)]),
     ]
 
 
@@ -80,7 +86,7 @@ def write(folder, rows):
         t["attention_mask"][i, P - n : P + m] = 1
         t["rollout_log_probs"][i, :m] = logprobs
         t["rollout_entropys"][i, :m] = read.zeroed(r["entropy"][n:], mask)
-        t["rm_scores"][i, m - 1] = r["reward"] or 0.0
+        t["rm_scores"][i] = read.token_scores(r, R)
     if any(r["reward"] is None for r in rows):
         del t["rm_scores"]  # verl writes them for a whole batch or not at all
     t["rollout_entropy"] = t["rollout_entropys"].copy()
@@ -90,8 +96,12 @@ def write(folder, rows):
     t["input_ids"] = np.concatenate([t["prompts"], t["responses"]], axis=1)
     t["position_ids"] = np.clip(np.cumsum(t["attention_mask"], axis=1) - 1, 0, None)
     # Lists of one length in every row are the case that numpy would flatten.
-    other = {"uid": [r["session"] for r in rows], "turn_scores": [[0.0, 1.0]] * B, "__num_turns__": [4, 4, 2],
+    other = {"uid": [r["session"] for r in rows], "flags": [["a", "b"]] * B, "__num_turns__": [4, 4, 2],
              "group": [0, 0, 1], "min_global_steps": [read.steps(r)[0] for r in rows], "max_global_steps": [read.steps(r)[1] for r in rows]}
+    rewards = [read.turn_rewards(r) for r in rows]
+    if any(rewards):
+        other["turn_scores"] = rewards
+    of_turns = [{"turn_rewards": x} if x else {} for x in rewards]
     save_file(t, at("verl.safetensors"), {"non_tensor_batch": json.dumps(other), "refused": json.dumps(refused)})
 
     miles, metas, slime = {}, [], []
@@ -101,9 +111,10 @@ def write(folder, rows):
         miles["loss_mask.%d" % i] = np.array(mask, np.uint8)
         miles["rollout_log_probs.%d" % i] = np.array(logprobs, np.float64)
         metas.append({"response": "x", "response_length": len(ids), "status": r["status"], "weight_versions": ["1"],
-                      "prefix_cache_info": {}, "metadata": {}, "reward": r["reward"], "nulls": []})
+                      "prefix_cache_info": {}, "metadata": of_turns[i], "reward": r["reward"], "nulls": []})
         slime.append({"tokens": r["token_ids"], "response_length": len(ids), "loss_mask": mask, "rollout_log_probs": logprobs,
-                      "status": r["status"], "reward": r["reward"], "rollout_id": 0, "session_id": r["session"]})
+                      "status": r["status"], "reward": r["reward"], "rollout_id": 0, "session_id": r["session"],
+                      "metadata": of_turns[i]})
     text = json.dumps({"samples": metas, "session_metadata": {"refused": refused}, "empty_reason": None}).encode()
     miles["_samples_meta"] = np.frombuffer(text, np.uint8)
     save_file(miles, at("miles.safetensors"))
@@ -123,33 +134,38 @@ def write(folder, rows):
         areal["entropy"] = padded([read.zeroed(r["entropy"], r["loss_mask"]) for r in rows], 0.0, np.float32)
     if all(r["reward"] is not None for r in rows):
         areal["rewards"] = np.array([r["reward"] for r in rows], np.float32)
-    save_file(areal, at("areal.safetensors"))
+    save_file(areal, at("areal.safetensors"), {"non_tensor_batch": json.dumps(other)})
 
-    strands = [{"token_ids": r["token_ids"], "loss_mask": r["loss_mask"], "segment_info": r["segments"],
-                "logprobs": [x if m else None for x, m in zip(r["logprobs"], r["loss_mask"])]} for r in rows]
+    strands = [{**x, "token_ids": r["token_ids"], "loss_mask": r["loss_mask"], "segment_info": r["segments"],
+                "logprobs": [x if m else None for x, m in zip(r["logprobs"], r["loss_mask"])]}
+               for r, x in zip(rows, of_turns)]
     dump("strands.json", {"samples": strands, "refused": refused})
     status = {"completed": "SUCCEEDED", "truncated": "MAX_CONTEXT_LIMIT_REACHED", "aborted": "FAILED"}
     tokens = [{"prompt_tokens": r["token_ids"][: r["prompt_len"]], "conversation_tokens": read.response(r)[0],
                "conversation_masks": read.response(r)[1], "old_logprobs": read.response(r)[2], "status": status[r["status"]],
-               "trajectory_reward": r["reward"], "policy_version": read.steps(r)[0]} for r in rows]
+               "trajectory_reward": r["reward"], "policy_version": read.steps(r)[0], "metadata": x}
+              for r, x in zip(rows, of_turns)]
     dump("tunix.json", {"samples": tokens, "refused": refused, "rollout_output": {
         "text": ["x"] * B, "logits": None, "tokens": [read.response(r)[0] for r in rows],
         "left_padded_prompt_tokens": t["prompts"].tolist(), "logprobs": [read.response(r)[2] for r in rows]}})
     traces = [{"session_id": r["session"], "prompt_token_ids": r["token_ids"][:a], "weight_version": r["versions"][a],
                "completion_token_ids": r["token_ids"][a:b], "logprobs": r["logprobs"][a:b]} for r in rows for a, b in read.trained(r)]
-    for i, trace in enumerate(traces):
+    values = [{last + 1: x for _, last, x in r["turns"]}[b] for r in rows for _, b in read.trained(r)]
+    for i, (trace, value) in enumerate(zip(traces, values)):
         trace["trace_id"] = "t%d" % i
+        trace["metadata"] = {} if value is None else {"turn_reward": value}
     dump("rllm.json", {"samples": traces, "refused": refused})
 
-    names = [{"session": r["session"], "leaf": r["leaf"], "reward": r["reward"]} for r in rows]
+    names = [{"session": r["session"], "leaf": r["leaf"], "reward": r["reward"], **x} for r, x in zip(rows, of_turns)]
     prompts = [r["token_ids"][: r["prompt_len"]] for r in rows]
     rewards = [r["reward"] for r in rows]
+    skyrl = [read.token_scores(r) for r in rows] if any(of_turns) else None if None in rewards else rewards
     stops = {"completed": "stop", "truncated": "length", "aborted": "abort"}
     unknown = ["rollout_metrics", "trajectory_generation_times", "rollout_expert_indices", "is_last_step", "env_metrics", "pixel_values",
                "image_grid_thw"]
     dump("skyrl.json", {"samples": names, "refused": refused, "generator_output": {
         "prompt_token_ids": prompts, "response_ids": [read.response(r)[0] for r in rows], "loss_masks": [read.response(r)[1] for r in rows],
-        "rollout_logprobs": [read.response(r)[2] for r in rows], "rewards": None if None in rewards else rewards,
+        "rollout_logprobs": [read.response(r)[2] for r in rows], "rewards": skyrl,
         "stop_reasons": [stops[r["status"]] for r in rows], **dict.fromkeys(unknown),
         "trajectory_ids": [{"instance_id": str(p), "repetition_id": prompts[:i].count(p)} for i, p in enumerate(prompts)]}})
     dump("trl.json", {"samples": names, "refused": refused, "rollout": {
@@ -178,18 +194,35 @@ def write(folder, rows):
     dump("prime-rl.json", {"samples": training, "refused": refused})
     dump("tinker.json", {"samples": data, "refused": refused})
 
-    items = [{k: v for k, v in r.items() if k not in ("segments", "versions", "temperature")} for r in rows]
+    keys = ("session", "leaf", "token_ids", "loss_mask", "logprobs", "entropy", "prompt_len", "reward", "status")
+    items = [{key: r[key] for key in keys} for r in rows]
+    for item, r in zip(items, rows):
+        item |= {"segments": segments_of(r), "turns": turns_of(r)}
     with open(at("data.jsonl"), "w") as f:
         f.writelines(json.dumps(x) + "\n" for x in items)
     kinds = {"session": pa.string(), "leaf": pa.string(), "token_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8()),
              "logprobs": pa.list_(pa.float32()), "entropy": pa.list_(pa.float32()), "prompt_len": pa.uint32(),
-             "reward": pa.float64(), "status": pa.string()}
+             "reward": pa.float64(), "status": pa.string(), "segments": SEGMENTS, "turns": TURNS}
     table(folder, pa.Table.from_pylist(items, pa.schema(list(kinds.items()), {"refused": json.dumps(refused)})))
 
 
 RANGES = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64())]))
 COLUMNS = pa.list_(pa.struct([("name", pa.string()), ("type", pa.string()), ("tokens", RANGES),
                               ("shape", pa.list_(pa.int64())), ("data", pa.binary())]))
+SEGMENTS = pa.list_(pa.struct([("turn", pa.int64()), ("start", pa.int64()), ("end", pa.int64())]))
+TURNS = pa.list_(pa.struct([("id", pa.int64()), ("reward", pa.float64()), ("reward_json", pa.string())]))
+
+
+def segments_of(row):
+    """The segments of the outputs."""
+    ends = np.cumsum([length for _, length in row["segments"]]).tolist()
+    outputs = [(end - length, end) for (is_output, length), end in zip(row["segments"], ends) if is_output]
+    return [{"turn": number, "start": start, "end": end} for (number, _, _), (start, end) in zip(row["turns"], outputs)]
+
+
+def turns_of(row):
+    return [{"id": number, "reward": read.number(value), "reward_json": None if value is None else json.dumps(value)}
+            for number, _, value in row["turns"]]
 
 
 def table(folder, t):
@@ -229,6 +262,11 @@ def document(name, change):
             json.dump(value, out)
 
     return f
+
+
+def sample_of(name, at, change):
+    """Changes one sample of a JSON format."""
+    return document(name + ".json", lambda v: change(v["samples"][at]))
 
 
 def meta_of(change):
@@ -351,6 +389,31 @@ WRONG = [
     ("arrow", "no entropy", columns(lambda t: t.drop_columns(["entropy"])), "no column"),
     ("parquet", "a row less", columns(lambda t: t.slice(0, 2)), "rows"),
     ("parquet", "cut short", lambda d: os.truncate(os.path.join(d, "data.parquet"), 100), ""),
+    ("verl", "a turn's reward at the first token of the next turn",
+     tensors(V, lambda t: t["rm_scores"][0].__setitem__(slice(0, 4), [0, 0, 0, 0.25])), "rm_scores[1]"),
+    ("verl", "no rewards of turns", meta_of(lambda o: o.pop("turn_scores")), "turn_scores"),
+    ("verl", "rewards of turns reversed", meta_of(lambda o: o["turn_scores"][1].reverse()), "turn_scores[1]"),
+    ("areal", "no rewards of turns", lambda d: save_file(load_file(os.path.join(d, A)), os.path.join(d, A)),
+     "turn_scores"),
+    ("slime", "the reward of another turn", sample_of("slime", 0, lambda s: s["metadata"]["turn_rewards"].reverse()),
+     "rewards of turns"),
+    ("miles", "no rewards of turns", tensors(M, samples(lambda s: s[1]["metadata"].pop("turn_rewards"))),
+     "rewards of turns"),
+    ("tunix", "no rewards of turns", sample_of("tunix", 0, lambda s: s.pop("metadata")), "rewards of turns"),
+    ("strands", "the number of an object", sample_of("strands", 1, lambda s: put(s["turn_rewards"], 1, -2.0)),
+     "rewards of turns"),
+    ("rllm", "a turn's reward at another turn",
+     sample_of("rllm", 1, lambda s: put(s["metadata"], "turn_reward", 0.25)), "turn_reward is 0.25"),
+    ("skyrl", "a turn's reward at the last token of the row",
+     document("skyrl.json", lambda v: put(v["generator_output"]["rewards"], 0, [0.0] * 6 + [1.25])), "rewards["),
+    ("skyrl", "rewards of the rows alone",
+     document("skyrl.json", lambda v: put(v["generator_output"], "rewards", [1.0, 0.5, 0.0])), "rewards["),
+    *[(name, "no rewards of turns", sample_of(name, 0, lambda s: s.pop("turn_rewards")), "rewards of turns")
+      for name in ("nemo-rl", "prime-rl", "trl", "tinker")],
+    ("jsonl", "a turn's reward at another turn",
+     lambda d: rewrite_lines(d, lambda v: put(v[0]["turns"][1], "reward", 0.25)), "turn 1 reward"),
+    ("jsonl", "a turn that ends a token early",
+     lambda d: rewrite_lines(d, lambda v: put(v[0]["segments"][0], "end", 4)), "turn 0 ends at 3"),
     ("arrow", "file missing", lambda d: os.unlink(os.path.join(d, "data.arrow")), "No such file"),
 ]
 
@@ -457,10 +520,12 @@ def main():
         rows = copy.deepcopy(truth())
         for r in rows:
             r["entropy"] = [None] * len(r["entropy"])
+            r["turns"] = [[number, last, None] for number, last, _ in r["turns"]]
         rows[1]["reward"] = None
         write(bare, rows)
         lines, code = run(bare, read.READERS)
-        say(code == 0, "no entropies, one reward unknown: exit %d %s" % (code, [d for w, d in lines.values() if w == "FAIL"]))
+        failures = [detail for word, detail in lines.values() if word == "FAIL"]
+        say(code == 0, "no entropies, no rewards of turns, one reward unknown: exit %d %s" % (code, failures))
 
         for i, (name, what, change, words) in enumerate(WRONG):
             if name in absent:
