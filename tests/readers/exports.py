@@ -71,7 +71,7 @@ class Turn:
         self.finish = meta["finish_reason"]["type"]
         self.trained = bool(self.output) and self.finish != "abort"
         self.experts = meta.get("routed_experts") and experts(meta["routed_experts"])
-        self.reward = None
+        self.reward = self.scores = None
 
     def line(self):
         """The turns from the root to this one."""
@@ -122,6 +122,21 @@ class Session:
         call(self.agent.control + "/v1/sessions/%s/reward" % self.name, {"reward": value, "turn": turn.number}).read()
         turn.reward = value
 
+    def score(self, leaf):
+        """Scores the path that ends in `leaf`. The truth is the engine's reply to the client."""
+        rows = [{"session": self.name, "leaf": leaf.number}]
+        reply = call(self.agent.control + "/v1/teacher-scores", {"teacher": "self", "rows": rows})
+        counted = json.load(reply)["rows"][0]
+        logprobs = self.agent.logprobs(leaf.tokens())
+        (row,) = [row for row in self.rows() if row["leaf"] == leaf.number]
+        for turn, (_, last, _) in zip(leaf.line(), row["turns"]):
+            end = last + 1
+            if turn.output and row["loss_mask"][last]:
+                turn.scores = logprobs[end - len(turn.output) : end]
+        scored = sum(row["loss_mask"])
+        say("ok" if counted["scored"] == scored else "FAIL", "teacher-scores %s/%d" % (self.name, leaf.number),
+            "%d tokens, %d trained" % (counted["scored"], scored))
+
     def leaves(self):
         """The trained turns without a trained descendant, and the untrained turns that end a path."""
         continued = {ancestor.number for turn in self.turns if turn.trained for ancestor in turn.line()[:-1]}
@@ -133,7 +148,7 @@ class Session:
         """The expected rows of an export of this session."""
         rows, taken = [], set()
         for leaf in self.leaves()[0]:
-            lists = ("token_ids", "loss_mask", "logprobs", "entropy", "versions", "segments", "turns")
+            lists = ("token_ids", "loss_mask", "logprobs", "entropy", "versions", "segments", "turns", "teacher")
             row = {key: [] for key in lists}
 
             def add(ids, is_output, trained, logprobs, entropy, version):
@@ -151,6 +166,9 @@ class Session:
                 add(turn.output, True, turn.trained and turn.number not in taken, turn.logprobs, turn.entropy, turn.version)
                 taken.add(turn.number)
                 row["turns"].append([turn.number, len(row["token_ids"]) - 1, turn.reward])
+                row["teacher"] += none + (turn.scores or [None] * len(turn.output))
+            if all(value is None for value in row["teacher"]):
+                del row["teacher"]
             if leaf.experts:
                 # earlier turns count: the policy may have changed since
                 row["experts"] = []
@@ -184,6 +202,14 @@ class Agent:
                         abort = False
         # turns are numbered in the order in which they end
         return [fold(events[i]) for i in done]
+
+    def logprobs(self, ids):
+        """The engine's logprobs of these tokens; None for the first one."""
+        ask = {"max_new_tokens": 0, "temperature": 0}
+        body = {"input_ids": ids, "return_logprob": True, "logprob_start_len": 0, "sampling_params": ask}
+        found = json.load(call(self.data + "/generate", body))["meta_info"]["input_token_logprobs"]
+        assert [row[1] for row in found] == ids, "logprobs of other tokens"
+        return [row[0] for row in found]
 
     def name_policy(self, version):
         call(self.control + "/v1/policy", {"version": version}).read()
@@ -276,6 +302,7 @@ def play(agent, think):
     s = Session(agent, "steps-silent")
     s.go(s.go(None, tool(3))[0], tool(1))
     batches["steps-partly"] = [batches["steps"][0], s]
+    batches["scored"], batches["scored-partly"] = scored(agent, tool, end)
     return batches
 
 
@@ -323,6 +350,28 @@ def steps(agent, tool, end):
     return [plain, tree, text, cut]
 
 
+def scored(agent, tool, end):
+    """Sessions whose turns the engine scored, and sessions of which it scored some turns."""
+    line = Session(agent, "scored-line")
+    (a,) = line.go(None, tool(5), stop=end, length=30)
+    (b,) = line.go(a, tool(3), stream=True)
+    (c,) = line.go(b, tool(2))
+    line.score(c)
+    tree = Session(agent, "scored-tree", "path", temperature=0.5)
+    (a,) = tree.go(None, tool(4))
+    (b,) = tree.go(a, tool(3))
+    (branch,) = tree.go(a, tool(2), stop=end)
+    (last,) = tree.go(b, tool(1))
+    for leaf in (last, branch):
+        tree.score(leaf)
+    partly = Session(agent, "scored-partly", "body")
+    (a,) = partly.go(None, tool(4))
+    partly.score(a)
+    partly.go(a, tool(2))
+    partly.go(a, tool(3))
+    return [line, tree], [line, partly]
+
+
 def write(folder, control, sessions, names=tuple(FILES), **shape):
     os.makedirs(folder, exist_ok=True)
     formats = []
@@ -353,6 +402,19 @@ def write(folder, control, sessions, names=tuple(FILES), **shape):
     sampled = sum(len(t.output) for s in sessions for t in s.turns if t.trained)
     say("ok" if trained == sampled else "FAIL", "truth %s" % os.path.basename(folder),
         "%d rows, %d trained tokens of %d sampled, %d refused" % (len(rows), trained, sampled, len(refused)))
+
+
+def paths_of_api(control, path, sessions):
+    """Compares the scores of GET /v1/sessions/{id}/trajectories with those of jsonl."""
+    with open(path, encoding="utf-8") as f:
+        exported = [line["columns"] for line in map(json.loads, f)]
+    listed = []
+    for s in sessions:
+        reply = json.load(call(control + "/v1/sessions/%s/trajectories?scores=self" % s.name))
+        listed += [row["columns"] for row in reply["trajectories"]]
+    names = [column["name"] for row in exported for column in row]
+    fine = listed == exported and names.count("teacher_logprobs") == len(exported)
+    say("ok" if fine else "FAIL", "scores of /v1/sessions/{id}/trajectories", "%d rows, as in jsonl" % len(listed))
 
 
 def thinking(path, sessions, think):
@@ -450,7 +512,12 @@ def main():
     args = ask.parse_args()
     batches = play(Agent(args.data, args.control), args.think_start)
     for name, sessions in batches.items():
-        write(os.path.join(args.folder, name), args.control, sessions)
+        if name.startswith("scored"):
+            folder = os.path.join(args.folder, name)
+            write(folder, args.control, sessions, ("slime", "jsonl", "arrow", "parquet"), scores="self")
+            paths_of_api(args.control, os.path.join(folder, "data.jsonl"), sessions)
+        else:
+            write(os.path.join(args.folder, name), args.control, sessions)
     # too small for the longest row: its prompt loses the first tokens, its response the last ones
     write(os.path.join(args.folder, "cut"), args.control, batches["whole"], ("verl",), max_prompt_length=5, max_response_length=30)
     # the last rewarded turns are cut off: their rewards are at the last token that is left

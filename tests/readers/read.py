@@ -246,6 +246,7 @@ def check_truth(rows):
         need(0 < r["prompt_len"] <= n, "truth row %d: prompt_len", i)
         need(not any(flat[: r["prompt_len"]]), "truth row %d: an output inside the prompt", i)
         need(r["status"] in ("completed", "truncated", "aborted"), "truth row %d: status %r", i, r["status"])
+        need(len(r.get("teacher", flat)) == n, "truth row %d: teacher has another length than token_ids", i)
         lasts = [last for _, last, _ in r.get("turns", [])]
         need(lasts == sorted(lasts) and (not lasts or lasts[-1] == n - 1), "truth row %d: last tokens of turns", i)
 
@@ -415,6 +416,7 @@ def read_slime(path, rows, refused):
     Sample = load("torch miles", "miles.utils.types", "Sample")
     import numpy as np
 
+    complete, scored = [], 0
     for i, (item, row) in enumerate(zip(samples_of(json_file(path), len(rows), refused), rows)):
         name = "row %d " % i
         need("status" in item, "%sno status: Sample.from_dict needs one", name)
@@ -428,7 +430,48 @@ def read_slime(path, rows, refused):
         check_sample(sample, row, name)
         check_reward(sample.reward, row, name)
         need(sample.to_dict()["tokens"] == item["tokens"], "%sto_dict", name)
-    return "Sample of %s (slime itself has no package), %d samples" % (version("miles-rl"), len(rows))
+        scores = check_teacher(sample, row, name)
+        scored += len(scores)
+        if scores and None not in scores:
+            complete.append((i, sample))
+    distill(complete, rows)
+    return "Sample of %s (slime itself has no package), %d samples%s" % (
+        version("miles-rl"), len(rows), ", %d scores, %d rows distilled" % (scored, len(complete)) if scored else "")
+
+
+def check_teacher(sample, row, name):
+    """The teacher's logprobs after the first prompt: 0.0 where the mask is 0, None without a score."""
+    # a row without any score has no such member
+    exists = "teacher_log_probs" in vars(sample)
+    need(exists == ("teacher" in row), "%steacher_log_probs must exist exactly if there are scores", name)
+    if "teacher" not in row:
+        return []
+    n = row["prompt_len"]
+    want = [x if m else 0.0 for x, m in zip(row["teacher"][n:], row["loss_mask"][n:])]
+    near(sample.teacher_log_probs, want, name + "teacher_log_probs")
+    return [x for x, m in zip(want, row["loss_mask"][n:]) if m]
+
+
+def distill(complete, rows):
+    """The advantages that the trainer makes of the scores: teacher - student."""
+    if not complete:
+        return
+    import torch
+
+    advantages_of = own_functions("miles", "backends/training_utils/loss.py", ["compute_advantages_and_returns"], {
+        "torch": torch, "get_parallel_state": lambda: None})[0]
+    batch = {"teacher_log_probs": [torch.tensor(sample.teacher_log_probs) for _, sample in complete],
+             "rollout_log_probs": [torch.tensor(sample.rollout_log_probs) for _, sample in complete],
+             "response_lengths": [sample.response_length for _, sample in complete]}
+    advantages_of(types.SimpleNamespace(use_rollout_logprobs=True, kl_coef=0, normalize_advantages=False,
+                                        advantage_estimator="on_policy_distillation"), batch)
+    import numpy as np
+
+    for got, (i, _) in zip(batch["advantages"], complete):
+        row, n = rows[i], rows[i]["prompt_len"]
+        pairs = zip(row["teacher"][n:], row["logprobs"][n:], row["loss_mask"][n:])
+        want = [np.float32(a) - np.float32(b) if m else 0.0 for a, b, m in pairs]
+        near(got.tolist(), want, "row %d advantages of the distillation" % i)
 
 
 def read_miles(path, rows, refused):
@@ -956,6 +999,8 @@ def check_record(item, row, name):
         check_turns(item, row, name)
     if experts(row):
         check_experts(item["columns"], row, name)
+    if "columns" in item:
+        check_scores(item["columns"], row, name)
 
 
 def check_turns(item, row, name):
@@ -971,6 +1016,28 @@ def check_turns(item, row, name):
         near([turn["reward"]], [number(reward)], "%sturn %d reward" % (name, of))
         given = None if turn["reward_json"] is None else json.loads(turn["reward_json"])
         need(given == reward, "%sturn %d reward_json is %r, expected %r", name, of, given, reward)
+
+
+def check_scores(columns, row, name):
+    """The token column of the teacher's logprobs: at the tokens that have a score, and nowhere else."""
+    import numpy as np
+
+    found = [column for column in columns or [] if column["name"] == "teacher_logprobs"]
+    if "teacher" not in row:
+        need(not found, "%steacher_logprobs exists without scores", name)
+        return
+    need(len(found) == 1, "%s%d columns teacher_logprobs", name, len(found))
+    (column,) = found
+    data = base64.b64decode(column["data"]) if isinstance(column["data"], str) else column["data"]
+    kind = (column["type"], column["shape"])
+    need(kind == ("f32", []), "%steacher_logprobs: %s %s", name, *kind)
+    scores = [None] * len(row["token_ids"])
+    tokens = [token for part in column["tokens"] for token in range(part["start"], part["end"])]
+    values = np.frombuffer(data, "<f4").tolist()
+    need(len(values) == len(tokens), "%steacher_logprobs: %d values for %d tokens", name, len(values), len(tokens))
+    for token, value in zip(tokens, values):
+        scores[token] = value
+    near(scores, row["teacher"], name + "teacher_logprobs")
 
 
 def check_experts(columns, row, name):

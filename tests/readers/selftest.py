@@ -5,6 +5,7 @@
 Run it with the Python of the environment that setup.sh made. Prints one line for
 each case and ends with `N passed, N failed, N skipped`; exits 1 on any failure.
 """
+import base64
 import contextlib
 import copy
 import io
@@ -41,7 +42,8 @@ def truth():
             if is_output:
                 turns.append([*rewards.pop(0), len(ids) - 1])
         turns = [[number, last, value] for number, value, last in turns]
-        return {"turns": turns, "session": "s", "leaf": leaf, "token_ids": ids, "loss_mask": mask, "logprobs": logprobs,
+        return {"turns": turns, "teacher": [None if x is None else x - 0.125 for x in logprobs],
+                "session": "s", "leaf": leaf, "token_ids": ids, "loss_mask": mask, "logprobs": logprobs,
                 "entropy": entropy, "prompt_len": len(segments[0][1]), "segments": spans, "reward": reward,
                 "status": status, "temperature": 0.5,
                 "versions": [len(leaf) + int(t > 22) if m else None for t, m in zip(ids, mask)]}
@@ -115,6 +117,8 @@ def write(folder, rows):
         slime.append({"tokens": r["token_ids"], "response_length": len(ids), "loss_mask": mask, "rollout_log_probs": logprobs,
                       "status": r["status"], "reward": r["reward"], "rollout_id": 0, "session_id": r["session"],
                       "metadata": of_turns[i]})
+        if "teacher" in r:
+            slime[i]["teacher_log_probs"] = read.zeroed(r["teacher"][r["prompt_len"] :], mask)
     text = json.dumps({"samples": metas, "session_metadata": {"refused": refused}, "empty_reason": None}).encode()
     miles["_samples_meta"] = np.frombuffer(text, np.uint8)
     save_file(miles, at("miles.safetensors"))
@@ -197,12 +201,14 @@ def write(folder, rows):
     keys = ("session", "leaf", "token_ids", "loss_mask", "logprobs", "entropy", "prompt_len", "reward", "status")
     items = [{key: r[key] for key in keys} for r in rows]
     for item, r in zip(items, rows):
-        item |= {"segments": segments_of(r), "turns": turns_of(r)}
+        item |= {"columns": scores_of(r), "segments": segments_of(r), "turns": turns_of(r)}
     with open(at("data.jsonl"), "w") as f:
         f.writelines(json.dumps(x) + "\n" for x in items)
     kinds = {"session": pa.string(), "leaf": pa.string(), "token_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8()),
              "logprobs": pa.list_(pa.float32()), "entropy": pa.list_(pa.float32()), "prompt_len": pa.uint32(),
-             "reward": pa.float64(), "status": pa.string(), "segments": SEGMENTS, "turns": TURNS}
+             "reward": pa.float64(), "status": pa.string(), "columns": COLUMNS, "segments": SEGMENTS, "turns": TURNS}
+    for item in items:
+        item["columns"] = [{**column, "data": base64.b64decode(column["data"])} for column in item["columns"]]
     table(folder, pa.Table.from_pylist(items, pa.schema(list(kinds.items()), {"refused": json.dumps(refused)})))
 
 
@@ -211,6 +217,16 @@ COLUMNS = pa.list_(pa.struct([("name", pa.string()), ("type", pa.string()), ("to
                               ("shape", pa.list_(pa.int64())), ("data", pa.binary())]))
 SEGMENTS = pa.list_(pa.struct([("turn", pa.int64()), ("start", pa.int64()), ("end", pa.int64())]))
 TURNS = pa.list_(pa.struct([("id", pa.int64()), ("reward", pa.float64()), ("reward_json", pa.string())]))
+
+
+def scores_of(row):
+    """The token column of the teacher, with one range for each token."""
+    at = [i for i, x in enumerate(row.get("teacher", [])) if x is not None]
+    data = np.array([row["teacher"][i] for i in at], "<f4").tobytes()
+    tokens = [{"start": i, "end": i + 1} for i in at]
+    column = {"name": "teacher_logprobs", "type": "f32", "shape": [], "tokens": tokens}
+    column["data"] = base64.b64encode(data).decode()
+    return [column] * bool(at)
 
 
 def segments_of(row):
@@ -414,6 +430,12 @@ WRONG = [
      lambda d: rewrite_lines(d, lambda v: put(v[0]["turns"][1], "reward", 0.25)), "turn 1 reward"),
     ("jsonl", "a turn that ends a token early",
      lambda d: rewrite_lines(d, lambda v: put(v[0]["segments"][0], "end", 4)), "turn 0 ends at 3"),
+    ("slime", "scores of other tokens", sample_of("slime", 0, lambda s: s["teacher_log_probs"].reverse()),
+     "teacher_log_probs[0]"),
+    ("slime", "no scores", sample_of("slime", 2, lambda s: s.pop("teacher_log_probs")), "teacher_log_probs must exist"),
+    ("jsonl", "scores of another token",
+     lambda d: rewrite_lines(d, lambda v: v[2]["columns"][0]["tokens"][0].update(start=0, end=1)),
+     "teacher_logprobs[0]"),
     ("arrow", "file missing", lambda d: os.unlink(os.path.join(d, "data.arrow")), "No such file"),
 ]
 
@@ -521,6 +543,7 @@ def main():
         for r in rows:
             r["entropy"] = [None] * len(r["entropy"])
             r["turns"] = [[number, last, None] for number, last, _ in r["turns"]]
+            del r["teacher"]
         rows[1]["reward"] = None
         write(bare, rows)
         lines, code = run(bare, read.READERS)
