@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { opened, read, tokens } from "./browser.mjs";
 import { HOSTILE, TEXTS, VOCABULARY, engine, text } from "./engine.mjs";
 import { demo, lamp } from "./lamp.mjs";
-import { path, update } from "./policies.mjs";
+import { named, path, update } from "./policies.mjs";
 import { ask, generate, start } from "./tokentap.mjs";
 
 const chosen = async (page) => Number((await page.getAttribute("#tokens", "aria-activedescendant"))?.slice(1) ?? -1);
@@ -197,5 +197,57 @@ export async function filter() {
     return "five turns of four classes; the stripes are those of an export of each class; a row that crosses versions";
   } finally {
     await tap.stop();
+  }
+}
+
+/** The value of a name in the details of the chosen token; null without it. */
+const fact = (page, name) => page.evaluate((wanted) => {
+  const term = [...document.querySelectorAll("#details dt")].find((node) => node.textContent === wanted);
+  return term?.nextElementSibling.textContent ?? null;
+}, name);
+
+/** The details of a token name its adapter, and the filter finds the rows of several adapters. */
+export async function adapters() {
+  const scripted = await engine();
+  const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY)]);
+  try {
+    // a name with markup is text
+    const [coder, judge] = ["coder", "<b>judge</b>"];
+    const say = async (input_ids, lora_path) => {
+      const reply = await generate(tap, "adapters", { input_ids, ...(lora_path && { lora_path }), sampling_params: { max_new_tokens: 6 } });
+      return [...input_ids, ...reply.output_ids];
+    };
+    await named(tap, "coder-7", coder);
+    const mixed = await say([5, 6, 7], coder);
+    await say([...mixed, 8], judge);
+    const alone = await say([9, 10], coder);
+    await say([11, 12, 13, 14]);
+    await named(tap, "coder-8", coder);
+    await say([...alone, 15], coder);
+    const { list } = await ask(tap, "/v1/sessions/adapters");
+    assert.deepEqual(list.map((turn) => turn.parent), [null, 0, null, null, 2]);
+
+    const { page, faults } = await opened(tap.control, { at: "/#/adapters/1/3" });
+    await read(page, 16);
+    // of two adapters in one path, of another epoch of the first one, of a prompt, and of the base weights
+    for (const [leaf, at, total, expected] of [
+      [1, 3, 16, "coder, epoch 1, coder-7"], [1, 10, 16, "<b>judge</b>, epoch 0"], [1, 9, 16, null],
+      [4, 14, 15, "coder, epoch 2, coder-8"], [3, 4, 10, null],
+    ]) {
+      await page.evaluate((hash) => { location.hash = hash; }, `#/adapters/${leaf}/${at}`);
+      await page.waitForFunction((place) => [...document.querySelectorAll("#details dd")].some((node) => node.textContent === place), `${at + 1} of ${total}`);
+      assert.equal(await fact(page, "adapter"), expected, `token ${at} of path ${leaf}`);
+    }
+    assert.equal(await fact(page, "policy"), "epoch 0, w1", "the token of the base weights");
+    for (const [flag, expected] of [["mixed_adapters", [0, 1]], ["crosses_versions", [0, 1, 2, 4]]]) {
+      await page.selectOption("#flag", flag);
+      await page.waitForFunction((text) => document.getElementById("turns-left")?.textContent === text, `${expected.length} of 5 turns`);
+      assert.deepEqual((await turns(page)).sort(), expected, flag);
+    }
+    assert.deepEqual(faults, []);
+    return "tokens of two adapters, of two epochs of one, and of the base weights; mixed_adapters finds one path of three";
+  } finally {
+    await tap.stop();
+    await scripted.stop();
   }
 }

@@ -5,12 +5,12 @@ import { access, keyboard, token } from "./using.mjs";
 import { big } from "./big.mjs";
 import { frames } from "./frames.mjs";
 import { compare, measurements, without } from "./comparing.mjs";
-import { filter, find, link, odd } from "./finding.mjs";
+import { adapters, filter, find, link, odd } from "./finding.mjs";
 import { exported, hostile, names } from "./hostile.mjs";
 import { grouping, samples } from "./sampled.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, live, export: exported, hostile, names, big, frames, compare, without, measurements, samples, grouping, find, odd, link, filter, keyboard, access, token };
+const CHECKS = { opens, texts, live, export: exported, hostile, names, big, frames, compare, without, measurements, samples, grouping, find, odd, link, filter, adapters, keyboard, access, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);

@@ -15,6 +15,11 @@ export function update(tap, name) {
   return post(`${tap.control}/update_weights_from_disk`, { model_path: "tokentap-demo", weight_version: name });
 }
 
+/** Names the policy epoch of an adapter, which advances. */
+export function named(tap, version, adapter) {
+  return post(`${tap.control}/v1/policy`, { version, adapter });
+}
+
 /** Sets the reward of a path. */
 export function reward(tap, session, leaf, value) {
   return post(`${tap.control}/v1/sessions/${session}/reward`, { reward: value, leaf });
