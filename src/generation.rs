@@ -2,6 +2,7 @@
 //! removes what the request did not ask for.
 
 pub(crate) mod active;
+mod attempts;
 pub(crate) mod buffered;
 pub(crate) mod capture;
 pub mod context;

@@ -12,19 +12,17 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::budget::Share;
 use crate::engine::reason::Reason;
-use crate::engine::sglang::resume::{ResumeObstacle, without_finish};
+use crate::engine::sglang::resume::ResumeObstacle;
 use crate::engine::transport::client::ReplyBody;
 use crate::engine::transport::reply_body::ReplyError;
 use crate::engine::transport::sse::{self, SseDecoder};
 use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
-use crate::generation::continuation::StreamContinuation;
+use crate::generation::attempts::{Attempts, JoinedEvent};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
 use crate::generation::request::RequestHead;
-use crate::generation::resumption::{JoinOutcome, Resumption, count_passed};
-use crate::generation::unforced::UnforcedRetry;
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -49,24 +47,7 @@ pub struct EventStream {
     durability: Option<DurabilityWait>,
     /// Why the stream broke off, after its last event.
     failed: Option<ReplyError>,
-    /// How the generation is continued after an abort; `None` if it is not.
-    resumption: Option<Box<Resumption>>,
-    /// The rest of an aborted generation, until its first object.
-    pending: Option<Box<PendingRest>>,
-    /// The head of the request, until the first event, which may refuse what is forced.
-    first: Option<RequestHead>,
-    /// The request without anything forced, until its first event.
-    retry: Option<Box<UnforcedRetry>>,
-}
-
-/// The rest of an aborted generation is on its way.
-struct PendingRest {
-    /// The request for it; `None` once its reply has begun.
-    continuation: Option<StreamContinuation>,
-    /// The event of the abort, which the client gets without its finish reason once the rest has begun, or unchanged if it does not.
-    aborted: sse::SseEvent,
-    /// It has tokens that earlier events do not have.
-    has_new_tokens: bool,
+    attempts: Attempts,
 }
 
 /// Waits until a long event may be parsed.
@@ -100,7 +81,7 @@ impl EventStream {
     ) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let share = active.context().budget.reply();
-        let resumption = active.resumption().take();
+        let attempts = Attempts::new(head, &mut active);
         Self {
             upstream,
             decoder: SseDecoder::default(),
@@ -113,10 +94,7 @@ impl EventStream {
             held: VecDeque::new(),
             durability: None,
             failed: None,
-            resumption,
-            pending: None,
-            first: Some(head),
-            retry: None,
+            attempts,
         }
     }
 
@@ -145,15 +123,10 @@ impl EventStream {
             if let Some(error) = self.failed.take() {
                 return Poll::Ready(Some(Err(error.into())));
             }
-            if self.pending.as_ref().is_some_and(|pending| pending.continuation.is_some()) {
-                let event = ready!(self.poll_continuation(cx));
+            if self.attempts.is_waiting() {
+                let event = ready!(self.poll_replacement(cx));
                 self.held.extend(event);
                 self.durability = self.active.durability_wait();
-                continue;
-            }
-            if self.waits_for_retry() {
-                let event = ready!(self.poll_retry(cx));
-                self.held.extend(event);
                 continue;
             }
             let event = match self.state {
@@ -161,8 +134,7 @@ impl EventStream {
                 State::Reading => match ready!(self.poll_decoded(cx)).or_else(|| self.check_size()) {
                     Some(event) => Some(event),
                     // what follows the abort or the refusal is its end mark
-                    None if self.pending.as_ref().is_some_and(|pending| pending.continuation.is_some()) => continue,
-                    None if self.waits_for_retry() => continue,
+                    None if self.attempts.is_waiting() => continue,
                     None => ready!(self.poll_upstream(cx)),
                 },
                 State::Passing => ready!(self.poll_upstream(cx)),
@@ -197,78 +169,19 @@ impl EventStream {
         Poll::Ready(self.joined_event(event))
     }
 
-    /// Joins an event to those of earlier attempts, and parses and measures it. `None` if the generation is continued, or requested again,
-    /// first.
-    fn joined_event(&mut self, mut event: sse::SseEvent) -> Option<Arc<GenerationEvent>> {
-        if let Some(head) = self.first.take_if(|_| event.data().is_some()) {
-            event = match UnforcedRetry::try_new(&head, event, &mut self.active) {
-                Ok(retry) => {
-                    self.retry = Some(Box::new(retry));
-                    if let Some(resumption) = &mut self.resumption {
-                        resumption.prevent(ResumeObstacle::Refused);
-                    }
-                    return None;
+    /// Joins an event to those of earlier attempts, and parses and measures it. `None` if another reply comes first.
+    fn joined_event(&mut self, event: sse::SseEvent) -> Option<Arc<GenerationEvent>> {
+        match self.attempts.join(event, &mut self.active) {
+            JoinedEvent::Unjoinable => Some(self.refuse_unjoined()),
+            JoinedEvent::Events { before, event, aborted_tokens } => {
+                let before = before.map(|event| self.event(event));
+                self.held.extend(before);
+                if let Some(tokens) = aborted_tokens {
+                    self.active.capture_mut().mark_epoch(tokens);
                 }
-                Err(event) => event,
-            };
-        }
-        if let Some(retry) = self.retry.take() {
-            event = retry.first_event(event);
-        }
-        let Some(mut resumption) = self.resumption.take() else { return Some(self.event(event)) };
-        let Some(json) = event.data().filter(|json| json.first() == Some(&b'{')) else {
-            self.resumption = Some(resumption);
-            let aborted = if event.is_done() { self.pass_aborted(ResumeObstacle::Unreadable) } else { None };
-            self.held.extend(aborted);
-            return Some(self.event(event));
-        };
-        let outcome = resumption.join(json, || self.active.interrupted_by(), self.active.context());
-        match outcome {
-            JoinOutcome::Object(json) => {
-                self.resumption = Some(resumption);
-                let begun = self.begin_rest();
-                self.held.extend(begun);
-                Some(self.event(json.map_or(event, sse::SseEvent::of_json)))
+                event.map(|event| self.event(event))
             }
-            JoinOutcome::Aborted(object, continuation) => {
-                let begun = self.begin_rest();
-                self.held.extend(begun);
-                self.active.capture_mut().mark_epoch(object.new_tokens);
-                let aborted = object.json.map_or(event, sse::SseEvent::of_json);
-                let continuation = Some(StreamContinuation::new(&resumption, continuation, &self.active));
-                let has_new_tokens = object.new_tokens > 0;
-                self.pending = Some(Box::new(PendingRest { continuation, aborted, has_new_tokens }));
-                self.resumption = Some(resumption);
-                None
-            }
-            // the engine refuses the continuation within the stream: the client has the event of the abort instead
-            JoinOutcome::Error if self.pending.is_some() => self.pass_aborted(ResumeObstacle::Refused),
-            JoinOutcome::Unreadable if self.pending.is_some() => self.give_up_rest(),
-            JoinOutcome::Unreadable if resumption.has_continued() => Some(self.refuse_unjoined()),
-            JoinOutcome::Error | JoinOutcome::Unreadable => Some(self.event(event)),
         }
-    }
-
-    /// The event of the abort without its finish reason, if it has new tokens: the rest has begun.
-    fn begin_rest(&mut self) -> Option<Arc<GenerationEvent>> {
-        let PendingRest { aborted, has_new_tokens, .. } = *self.pending.take()?;
-        let open = aborted.data().and_then(|json| without_finish(json).ok());
-        open.filter(|_| has_new_tokens).map(|open| self.event(sse::SseEvent::of_json(open)))
-    }
-
-    /// The event of the abort, if it waits for the rest, which does not come for this reason.
-    fn pass_aborted(&mut self, obstacle: ResumeObstacle) -> Option<Arc<GenerationEvent>> {
-        if self.pending.is_some() {
-            count_passed(&self.active.context().metrics, obstacle);
-        }
-        self.give_up_rest()
-    }
-
-    /// The event of the abort: there is no rest.
-    fn give_up_rest(&mut self) -> Option<Arc<GenerationEvent>> {
-        let PendingRest { aborted, .. } = *self.pending.take()?;
-        self.resumption = None;
-        Some(self.event(aborted))
     }
 
     /// Ends the stream with an error: what follows belongs after tokens that the client has, but cannot be joined to them.
@@ -277,37 +190,29 @@ impl EventStream {
         self.refuse_with(Error::Upstream { message })
     }
 
-    fn waits_for_retry(&self) -> bool {
-        self.retry.as_ref().is_some_and(|retry| retry.is_waiting())
+    /// Replaces the upstream reply with another one, once its head arrives. Returns the event that was held back if there is none.
+    fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
+        Poll::Ready(match ready!(self.attempts.poll(cx, &mut self.active)) {
+            Ok(body) => {
+                (self.upstream, self.decoder) = (body, SseDecoder::default());
+                None
+            }
+            Err(last) => last.map(|event| self.event(event)),
+        })
     }
 
-    /// Replaces the refused stream with the reply to the unforced request, once its head arrives. Returns the refusal if the engine does not
-    /// stream a second reply.
-    fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
-        let Some(retry) = &mut self.retry else { return Poll::Ready(None) };
-        let body = ready!(retry.poll(cx));
-        if let Some(body) = body {
-            (self.upstream, self.decoder) = (body, SseDecoder::default());
-            return Poll::Ready(None);
+    /// The event that was held back, if the reply that replaces an earlier one breaks off before its first event.
+    fn broken_replacement(&mut self) -> Option<Arc<GenerationEvent>> {
+        let last = self.attempts.end(ResumeObstacle::Broken, &self.active)?;
+        let event = self.event(last);
+        let is_open = self.state == State::Reading;
+        self.end();
+        if !is_open {
+            return Some(event);
         }
-        let refusal = self.retry.take().map(|retry| self.event(retry.into_refusal()));
-        Poll::Ready(refusal)
-    }
-
-    /// Waits for the head of the rest, and replaces the upstream reply with it. Returns the event of the abort if there is no rest.
-    fn poll_continuation(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
-        let pending = self.pending.as_mut().and_then(|pending| pending.continuation.as_mut());
-        let Some(continuation) = pending else { return Poll::Ready(None) };
-        let body = ready!(continuation.poll(cx, &mut self.active));
-        let Some(body) = body else { return Poll::Ready(self.give_up_rest()) };
-        if !self.resumption.as_mut().is_some_and(|resumption| resumption.begin_attempt()) {
-            return Poll::Ready(self.pass_aborted(ResumeObstacle::Unreadable));
-        }
-        (self.upstream, self.decoder) = (body, SseDecoder::default());
-        if let Some(pending) = &mut self.pending {
-            pending.continuation = None;
-        }
-        Poll::Ready(None)
+        self.held.push_back(event);
+        // the end mark of the replaced reply was not read
+        Some(self.completed(GenerationEvent::done(Bytes::from_static(b"data: [DONE]\n\n"))))
     }
 
     /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
@@ -318,9 +223,8 @@ impl EventStream {
             Some(Ok(())) => None,
             Some(Err(error)) => {
                 self.active.context().metrics.upstream_errors.with_label_values(&["reset"]).inc();
-                if let Some(aborted) = self.pass_aborted(ResumeObstacle::Broken) {
-                    self.end();
-                    return Poll::Ready(Some(aborted));
+                if let Some(last) = self.broken_replacement() {
+                    return Poll::Ready(Some(last));
                 }
                 let rest = if self.active.capture().is_chat() { self.decoder.take_rest() } else { Bytes::new() };
                 self.end();
@@ -328,9 +232,8 @@ impl EventStream {
                 unparsed(rest, UnparsedReason::NoData)
             }
             None => {
-                if let Some(aborted) = self.pass_aborted(ResumeObstacle::Broken) {
-                    self.end();
-                    return Poll::Ready(Some(aborted));
+                if let Some(last) = self.broken_replacement() {
+                    return Poll::Ready(Some(last));
                 }
                 let rest = self.decoder.take_rest();
                 if !sse::is_empty(&rest) {
@@ -366,7 +269,7 @@ impl EventStream {
         if self.must_measure() {
             return self.refuse(reason);
         }
-        if self.resumption.as_ref().is_some_and(|resumption| resumption.has_continued()) {
+        if self.attempts.has_continued() {
             return self.refuse_unjoined();
         }
         self.state = State::Passing;
