@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderValue;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::engine::engines::{ANSWER_TIMEOUT, AbortOutcome};
 use crate::engine::reason::Reason;
 use crate::error::Error;
 use crate::generation::capture::{Capture, UnreadableReply};
+use crate::generation::event::EventAccess;
 use crate::generation::recorder::Recorder;
 use crate::session::Fault;
 use crate::session::ledger::Ack;
@@ -33,6 +35,8 @@ pub struct ActiveGeneration {
     interruptions: Option<InterruptionMark>,
     /// How it is continued after an abort; `None` if it is not.
     resumption: Option<Box<Resumption>>,
+    /// The reply up to an abort, while its rest is awaited: its tokens are recorded if the client disconnects.
+    unread: Option<Bytes>,
 }
 
 impl ActiveGeneration {
@@ -42,7 +46,7 @@ impl ActiveGeneration {
         let context = capture.context();
         let matters = context.settings.on_abort != AbortPolicy::Pass;
         let interruptions = matters.then(|| context.interruptions.mark());
-        Self { capture: Box::new(capture), key, sent: false, interruptions, resumption: None }
+        Self { capture: Box::new(capture), key, sent: false, interruptions, resumption: None, unread: None }
     }
 
     #[must_use]
@@ -86,6 +90,11 @@ impl ActiveGeneration {
     /// How it is continued after an abort.
     pub(super) fn resumption(&mut self) -> &mut Option<Box<Resumption>> {
         &mut self.resumption
+    }
+
+    /// Sets the reply so far, while its rest is awaited.
+    pub(super) fn set_unread(&mut self, reply: Option<Bytes>) {
+        self.unread = reply;
     }
 
     /// Records that its rest is about to be requested with the id `rid`. The tokens from here on are sampled by the current policy.
@@ -158,6 +167,9 @@ pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 impl Drop for ActiveGeneration {
     fn drop(&mut self) {
+        if let Some(reply) = self.unread.take() {
+            self.guarded(|capture| capture.decode_whole(&reply, EventAccess::Bytes));
+        }
         self.capture.cut(if self.sent { Fault::Disconnected } else { Fault::Broken });
         if !self.sent {
             return;
@@ -217,8 +229,6 @@ async fn abort(context: &GenerationContext, rid: &str, key: Option<HeaderValue>)
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::budget::Budget;
     use crate::engine::capabilities::Capabilities;

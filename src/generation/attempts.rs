@@ -162,6 +162,12 @@ impl Attempts {
         }
     }
 
+    /// The event of an abort whose rest has not begun, for a client that no longer waits.
+    pub(super) fn abandon(&mut self) -> Option<SseEvent> {
+        let replacement = self.replacement.take_if(|replacement| matches!(replacement.cause, Cause::Aborted { .. }));
+        replacement.map(|replacement| replacement.last)
+    }
+
     /// The event that was held back, if no other reply begins, for this reason.
     pub(super) fn end(&mut self, obstacle: ResumeObstacle, active: &ActiveGeneration) -> Option<SseEvent> {
         if matches!(self.replacement.as_deref()?.cause, Cause::Aborted { .. }) {

@@ -61,12 +61,13 @@ async fn send_stream(context: Arc<GenerationContext>, call: UpstreamCall) -> Opt
 }
 
 /// Completes a reply that does not stream. If it cannot be continued, it is the one of the last attempt.
-pub(super) async fn complete(
-    mut resumption: Resumption,
-    mut reply: Bytes,
-    active: &mut ActiveGeneration,
-    limit: u64,
-) -> Bytes {
+pub(super) async fn complete(resumption: Resumption, reply: Bytes, active: &mut ActiveGeneration, limit: u64) -> Bytes {
+    let reply = join_rest(resumption, reply, active, limit).await;
+    active.set_unread(None);
+    reply
+}
+
+async fn join_rest(mut resumption: Resumption, mut reply: Bytes, active: &mut ActiveGeneration, limit: u64) -> Bytes {
     let context = Arc::clone(active.capture().context());
     let held = |json: Option<Vec<u8>>, reply: Bytes| json.map_or(reply, |json| context.budget.hold(json));
     // the reply up to the last abort
@@ -83,6 +84,7 @@ pub(super) async fn complete(
             JoinOutcome::Aborted(object, continuation) => (held(object.json, reply), object.new_tokens, continuation),
         };
         active.capture_mut().mark_epoch(new_tokens);
+        active.set_unread(Some(joined.clone()));
         if !resumption.wait_continued(&context).await || active.capture().is_aborted_by_client() {
             return joined;
         }

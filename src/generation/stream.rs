@@ -63,6 +63,14 @@ enum State {
     Ended,
 }
 
+impl Drop for EventStream {
+    /// Records the tokens of an event that waits for the rest of a generation.
+    fn drop(&mut self) {
+        let last = self.attempts.abandon();
+        last.map(|event| self.event(event));
+    }
+}
+
 impl std::fmt::Debug for EventStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EventStream").field("active", &self.active).field("state", &self.state).finish_non_exhaustive()
