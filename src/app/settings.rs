@@ -35,7 +35,7 @@ pub fn client(config: &Config) -> Result<Client, String> {
 ///
 /// # Errors
 /// A line for the user when a URL is not that of a server, or a key is not valid in a header.
-pub(super) fn teachers(config: &Config) -> Result<BTreeMap<String, Client>, String> {
+pub fn teachers(config: &Config) -> Result<BTreeMap<String, Client>, String> {
     let client = |teacher: &Teacher| {
         let client = teacher::client(config, &teacher.url, teacher.key.as_ref());
         Ok((teacher.name.clone(), client.map_err(|error| format!("--teacher {}: {error}", teacher.name))?))

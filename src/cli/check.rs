@@ -4,6 +4,7 @@ mod ledger;
 mod numbers;
 mod report;
 mod route;
+mod teachers;
 mod template;
 
 use std::time::Duration;
@@ -59,6 +60,7 @@ pub async fn run(args: CheckArgs) -> Result<bool, String> {
                 }
                 describe_chats(&config, &found, &engines.any(), &mut report).await;
             }
+            teachers::check(&config, &engines.any(), &found, &mut report).await?;
             for note in &found.notes {
                 report.line(Verdict::Warn, "note", note);
             }

@@ -15,6 +15,7 @@ pub mod response;
 pub(crate) mod resume;
 pub(crate) mod rewrite;
 pub(crate) mod routes;
+pub(crate) mod same_tokens;
 pub mod scan;
 pub(crate) mod score;
 pub mod sglext;

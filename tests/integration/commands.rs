@@ -80,6 +80,27 @@ async fn check_reports_findings_and_fixes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn check_compares_the_tokens_of_teachers() {
+    let engine = |vocab| Upstream::start(EngineProfile { vocab, ..EngineProfile::default() }, engine::answer);
+    let student = engine(Some(151_936)).await;
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [same, unknown, other] = [engine(Some(151_936)).await, engine(None).await, engine(Some(32_000)).await];
+    let cases = [
+        (same.addr, 0, "ok    teacher      big at URL: the same tokens, in a vocabulary of 151936"),
+        (unknown.addr, 0, "warn  teacher      big at URL: its vocabulary is not compared"),
+        (other.addr, 1, "FAIL  teacher      big at URL: another vocabulary: 32000 entries, and the student"),
+        (closed, 1, "FAIL  teacher      big at URL: "),
+    ];
+    for (teacher, code, line) in cases {
+        let url = format!("http://{teacher}");
+        let (found, text) = check(student.addr, &["--teacher", &format!("big={url}")]).await;
+        assert_eq!(found, Some(code), "{text}");
+        let line = line.replace("URL", &url);
+        assert!(text.contains(&line), "{line:?} in {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn check_fails_without_a_generating_engine() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, text) = check(closed, &[]).await;

@@ -1,23 +1,14 @@
 //! The engine of a teacher: the client of a name or a URL, and the comparison of its tokens with those of the student.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::job::Demand;
 use crate::config::{Secret, TEACHER_SELF};
-use crate::engine::capabilities::Capabilities;
-use crate::engine::sglang::probe::{Probe, ProbeError};
-use crate::engine::sglang::tokenize;
+use crate::engine::sglang::same_tokens::{self, TokensError};
 use crate::engine::transport::client::Client;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::teacher;
-
-/// How long a teacher may take to answer what is compared.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// A text whose tokens tell tokenizers apart: words, digits, white space, code, several scripts, and an emoji.
-const SAMPLE: &str = "Grüße, 北京 — naïve café №42: 3.14159e-7 \t\n\n  def f(x):\n    return {'a': x**2}  # ✓ 👩‍🚀 Здравствуй مرحبا 12345678";
 
 /// A teacher.
 #[derive(Debug, Clone)]
@@ -74,13 +65,22 @@ impl Teacher {
         self.vocab_size = if is_self {
             proxy.upstream.borrow().vocab_size
         } else {
-            let compared = tokio::time::timeout(CHECK_TIMEOUT, self.compare(proxy)).await;
-            compared.map_err(|_| self.failed("no answer in time"))??
+            let student = Arc::clone(&proxy.upstream.borrow());
+            match same_tokens::compare(&proxy.engines.any(), &student, &self.client).await {
+                Ok(vocab_size) => vocab_size,
+                Err(error @ (TokensError::Probe(_) | TokensError::Timeout)) => {
+                    return Err(self.failed(&error.to_string()));
+                }
+                Err(error @ (TokensError::Vocabulary { .. } | TokensError::Tokenizer)) => {
+                    return Err(self.mismatch(&error.to_string()));
+                }
+            }
         };
         match self.vocab_size {
-            Some(size) if !is_self && demand.greatest >= size => {
-                Err(self.mismatch(&format!("vocabulary: {size} entries, and the paths have token {}", demand.greatest)))
-            }
+            Some(size) if !is_self && demand.greatest >= size => Err(self.mismatch(&format!(
+                "another vocabulary: {size} entries, and the paths have token {}",
+                demand.greatest
+            ))),
             Some(size) if demand.top > size => {
                 Err(Problem::bad_request(format!("top_logprobs: {} is above the vocabulary size {size}", demand.top)))
             }
@@ -96,35 +96,7 @@ impl Teacher {
     }
 
     fn mismatch(&self, what: &str) -> Problem {
-        let message =
-            format!("teacher {} has another {what}; the ids of the student mean other tokens there", self.name);
+        let message = format!("teacher {} has {what}; the ids of the student mean other tokens there", self.name);
         Problem::new(ErrorCode::TEACHER_MISMATCH, message)
     }
-
-    /// The size of the teacher's vocabulary, if it is known.
-    async fn compare(&self, proxy: &Proxy) -> Result<Option<u32>, Problem> {
-        let failed = |error: ProbeError| self.failed(&error.to_string());
-        let probe = Probe::remote(self.client.clone());
-        let info = probe.read_info().await.map_err(failed)?;
-        let theirs = probe.with_vocabulary(info.0).await.map_err(failed)?;
-        let ours = Arc::clone(&proxy.upstream.borrow());
-        if let Some((student, teacher)) = known_sizes(&ours, &theirs)
-            && student != teacher
-        {
-            return Err(self.mismatch(&format!("vocabulary: {teacher} entries, and the student has {student}")));
-        }
-        let text = serde_json::Value::from(SAMPLE).to_string();
-        let any = proxy.engines.any();
-        let (student, teacher) = tokio::join!(tokenize::tokenize(&any, &text), tokenize::tokenize(&self.client, &text));
-        if let (Ok(student), Ok(teacher)) = (student, teacher)
-            && student != teacher
-        {
-            return Err(self.mismatch("tokenizer: a sample text has other ids"));
-        }
-        Ok(theirs.vocab_size)
-    }
-}
-
-fn known_sizes(ours: &Capabilities, theirs: &Capabilities) -> Option<(u32, u32)> {
-    ours.vocab_size.zip(theirs.vocab_size)
 }
