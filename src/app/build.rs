@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::{sessions, settings};
 use crate::budget::Budget;
@@ -18,7 +18,7 @@ use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 use crate::serve::connection::Phase;
 use crate::serve::discovery::Discovery;
-use crate::serve::proxy::Proxy;
+use crate::serve::proxy::{Proxy, TEACHER_PATHS};
 use crate::session::Policy;
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::Directory;
@@ -71,6 +71,7 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
     let proxy = Arc::new(Proxy {
         client,
         teachers,
+        teacher_paths: Semaphore::new(TEACHER_PATHS),
         engines,
         sessions,
         metrics,

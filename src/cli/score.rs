@@ -24,21 +24,58 @@ pub async fn run(args: &ScoreArgs) -> Result<(), String> {
         return Err(format!("{} has no sessions", client.url()));
     }
     let progress = Progress::sessions("scoring", sessions.len());
-    let (mut scored, mut skipped) = (0, 0);
+    let (mut scored, mut skipped, mut complete, mut refused) = (0, 0, Vec::new(), Vec::new());
     for batch in sessions.chunks(BATCH) {
-        let reply = score(&client, args, batch, args.again).await?;
+        let (mut present, reply) = score_present(&client, args, batch, args.again).await?;
         for row in reply["rows"].as_array().into_iter().flatten() {
             scored += row["scored"].as_u64().unwrap_or(0);
             skipped += row["skipped"].as_u64().unwrap_or(0);
+            if let Some(error) = row["error"].as_str() {
+                refused.push(format!("path {} of session {}: {error}", row["leaf"], row["session"]));
+                present.retain(|name| row["session"] != **name);
+            }
         }
+        complete.append(&mut present);
         progress.add(batch.len());
     }
     progress.clear();
     // all of them have scores now, so nothing is sent to the teacher
-    let all = score(&client, args, &sessions, false).await?;
+    let (_, all) = score_present(&client, args, &complete, false).await?;
     crate::cli::print(&format!("{}\n", all["mismatch"]));
     eprintln!("tokentap: {} scored {scored} tokens of {} sessions; {skipped} had scores", args.teacher, sessions.len());
-    Ok(())
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let count = refused.len();
+    refused.iter().for_each(|refusal| eprintln!("tokentap: {refusal}"));
+    Err(format!("{} refused {count} of the paths, which have no scores", args.teacher))
+}
+
+/// Scores sessions, and returns them with the reply. Sessions that were listed, and are no longer there, are left out.
+async fn score_present(
+    client: &ControlClient,
+    args: &ScoreArgs,
+    names: &[String],
+    again: bool,
+) -> Result<(Vec<String>, Value), String> {
+    let mut names = names.to_vec();
+    loop {
+        if names.is_empty() {
+            return Ok((names, Value::Null));
+        }
+        let error = match score(client, args, &names, again).await {
+            Ok(reply) => return Ok((names, reply)),
+            Err(error) => error,
+        };
+        if !args.session.is_empty() {
+            return Err(error);
+        }
+        let (listed, before) = (sessions(client).await?, names.len());
+        names.retain(|name| listed.binary_search(name).is_ok());
+        if names.len() == before {
+            return Err(error);
+        }
+    }
 }
 
 async fn score(client: &ControlClient, args: &ScoreArgs, sessions: &[String], again: bool) -> Result<Value, String> {

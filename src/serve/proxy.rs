@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::budget::Budget;
 use crate::chat::model::Chats;
@@ -20,6 +20,9 @@ use crate::serve::discovery::Discovery;
 use crate::session::Sessions;
 use crate::session::ledger::Ack;
 
+/// Paths that teachers score at the same time. Each is a prefill, of which an engine runs few at once.
+pub(crate) const TEACHER_PATHS: usize = 8;
+
 /// The parts of a running proxy.
 #[derive(Debug)]
 pub struct Proxy {
@@ -29,6 +32,8 @@ pub struct Proxy {
     pub client: Client,
     /// The HTTP clients of the teachers, by name.
     pub teachers: BTreeMap<String, Client>,
+    /// The places for paths at teachers, [`TEACHER_PATHS`], of all requests.
+    pub teacher_paths: Semaphore,
     /// The engines that run the requests to the upstream.
     pub engines: Engines,
     /// All metrics.

@@ -20,14 +20,15 @@ use crate::long_work::{BodyLength, offload_export, on_body};
 use crate::rl::{Mismatch, RatioLimits, RatioProblem, RowIndex, log_ratios};
 use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
-use crate::serve::proxy::Proxy;
+use crate::serve::proxy::{Proxy, TEACHER_PATHS};
 use crate::serve::response::json_response;
 use crate::session::{Row, ScoredTurn, Scores, SessionError, Turn, TurnScores};
 use job::{Demand, Job, Wanted};
 use teacher::Teacher;
 
-/// Rows that a teacher scores at the same time. Each is a prefill, of which an engine runs few at once.
-const CONCURRENT: usize = 8;
+/// The statuses with which SGLang refuses a single request, such as one that is longer than its context.
+const REFUSALS: [StatusCode; 3] =
+    [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
 
 /// The times that a path is asked, because other requests store further columns of it meanwhile.
 const ATTEMPTS: usize = 4;
@@ -99,6 +100,9 @@ struct ScoredRow {
     scored: usize,
     /// The tokens that had scores.
     skipped: usize,
+    /// Why the teacher has refused the path, such as its length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     /// Trained tokens without a log ratio, because their logprobs are missing or at another temperature than 1.
     incomparable: usize,
     /// Trained tokens of turns without the ids of the student's likeliest tokens, if the teacher's logprobs of these are asked.
@@ -145,7 +149,7 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
         Ok::<_, Problem>((rows, unscored, demand))
     })
     .await?;
-    let scored: HashMap<(Arc<str>, u32), usize> = if unscored.is_empty() {
+    let scored: HashMap<(Arc<str>, u32), Result<usize, String>> = if unscored.is_empty() {
         HashMap::new()
     } else {
         teacher.check(proxy, demand).await?;
@@ -158,8 +162,8 @@ pub(super) async fn score(proxy: &Arc<Proxy>, request: ScoreRequest) -> Result<R
         for of_session in rows.chunk_by(Row::shares_turns) {
             let session = find(&owned, of_session[0].session())?;
             for row in session.scored_rows(of_session, &teacher.name, is_current(&owned, &teacher.name)) {
-                let count = scored.get(&(Arc::clone(row.session()), row.leaf())).copied().unwrap_or(0);
-                let mut found = summary(&row, count, &limits, request.weights, &mut all);
+                let outcome = scored.get(&(Arc::clone(row.session()), row.leaf())).cloned().unwrap_or(Ok(0));
+                let mut found = summary(&row, outcome, &limits, request.weights, &mut all);
                 found.without_top_ids = wanted.of_top_ids.then(|| without_top_ids(&row));
                 done.push(found);
             }
@@ -256,13 +260,21 @@ fn rows(proxy: &Proxy, request: &ScoreRequest, teacher: &str) -> Result<Vec<Row>
     Ok(all.into_iter().enumerate().filter(is_wanted).map(|(_, row)| row).collect())
 }
 
-/// Scores the rows, and returns the number of scored tokens of each. After a failure no further row is begun.
+/// Why a row has no scores.
+enum RowError {
+    /// The teacher refuses its path. Another one may be scored.
+    Refused(String),
+    /// The teacher fails, or the scores cannot be stored.
+    Failed(String),
+}
+
+/// Scores the rows, and returns the number of scored tokens of each, or why the teacher refuses it. After a failure no further row is begun.
 async fn run(
     proxy: &Arc<Proxy>,
     teacher: &Teacher,
     unscored: Vec<Row>,
     wanted: Wanted,
-) -> Result<HashMap<(Arc<str>, u32), usize>, Problem> {
+) -> Result<HashMap<(Arc<str>, u32), Result<usize, String>>, Problem> {
     let total = unscored.len();
     let mut waiting = unscored.into_iter();
     let mut tasks = JoinSet::new();
@@ -270,15 +282,20 @@ async fn run(
         let (proxy, teacher) = (Arc::clone(proxy), teacher.clone());
         tasks.spawn(async move {
             let name = (Arc::clone(row.session()), row.leaf());
-            Ok::<_, String>((name, score_row(&proxy, &teacher, row, wanted).await?))
+            let _place = proxy.teacher_paths.acquire().await;
+            match score_row(&proxy, &teacher, row, wanted).await {
+                Ok(tokens) => Ok((name, Ok(tokens))),
+                Err(RowError::Refused(error)) => Ok((name, Err(error))),
+                Err(RowError::Failed(error)) => Err(error),
+            }
         });
     };
-    waiting.by_ref().take(CONCURRENT).for_each(|row| begin(row, &mut tasks));
+    waiting.by_ref().take(TEACHER_PATHS).for_each(|row| begin(row, &mut tasks));
     let (mut scored, mut failure) = (HashMap::new(), None);
     while let Some(ended) = tasks.join_next().await {
         match ended {
-            Ok(Ok((row, tokens))) => {
-                scored.insert(row, tokens);
+            Ok(Ok((row, outcome))) => {
+                scored.insert(row, outcome);
             }
             Ok(Err(error)) => failure = failure.or(Some(error)),
             Err(panicked) => failure = failure.or(Some(panicked.to_string())),
@@ -292,7 +309,7 @@ async fn run(
     match failure {
         None => Ok(scored),
         Some(error) => {
-            let kept = scored.len();
+            let kept = scored.values().filter(|outcome| outcome.is_ok()).count();
             let error =
                 format!("{error}; {kept} of {total} paths are scored and kept, so the same request scores the others");
             Err(teacher.failed(&error))
@@ -302,13 +319,20 @@ async fn run(
 
 /// Scores one row, and returns the number of scored tokens. Its scores are stored once all of them have arrived. If another request has
 /// stored further columns meanwhile, these are asked as well.
-async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wanted) -> Result<usize, String> {
+async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wanted) -> Result<usize, RowError> {
     let (session, leaf) = (Arc::clone(row.session()), row.leaf());
-    let of_row = |error: String| format!("path {leaf} of session {session:?}: {error}");
+    let of_row = |error: String| RowError::Failed(format!("path {leaf} of session {session:?}: {error}"));
     for _ in 0..ATTEMPTS {
         let mut turns = Vec::new();
-        for job in Job::all(&row, wanted, teacher.vocab_size) {
-            turns.append(&mut ask(proxy, teacher, job).await.map_err(of_row)?);
+        let jobs = Job::all(&row, wanted, teacher.vocab_size);
+        // agents must not lock trainers out, so this does not wait for room
+        let _memory = proxy.budget.insist(Job::bytes_of(&jobs));
+        for job in jobs {
+            let asked = ask(proxy, teacher, job).await;
+            turns.append(&mut asked.map_err(|error| match error {
+                RowError::Refused(_) => error,
+                RowError::Failed(error) => of_row(error),
+            })?);
         }
         if turns.is_empty() {
             return Ok(0);
@@ -324,7 +348,7 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
                 let known = find(proxy, &session).map_err(|problem| of_row(problem.message))?;
                 row = known.scored_rows(&[row], &teacher.name, is_current(proxy, &teacher.name)).swap_remove(0);
                 let demand = Demand::of(&row, wanted).unwrap_or_default();
-                check_size(&row, demand, most_bytes(proxy)).map_err(|problem| problem.message)?;
+                check_size(&row, demand, most_bytes(proxy)).map_err(|problem| RowError::Failed(problem.message))?;
             }
             Err(error) => return Err(of_row(error.to_string())),
         }
@@ -332,10 +356,8 @@ async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wante
     Err(of_row(SessionError::OtherColumns.to_string()))
 }
 
-/// Asks the teacher for the scores of a path.
-async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<ScoredTurn>, String> {
-    // agents must not lock trainers out, so this does not wait for room
-    let _memory = proxy.budget.insist(job.bytes());
+/// Asks the teacher for the scores of the turns of a job, whose memory is counted.
+async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<ScoredTurn>, RowError> {
     let (policy, pause) = (&proxy.generator.policy, proxy.config.limits.upstream_timeout);
     let adapter = job.adapter();
     let epochs = || (*teacher.name == *TEACHER_SELF).then(|| job::epochs(policy, adapter.clone()));
@@ -345,15 +367,16 @@ async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<Score
         let _of_reply = proxy.budget.insist(query.bytes());
         let limits = ReplyLimits { bytes: query.reply_bytes(), pause: (!pause.is_zero()).then_some(pause) };
         let answer = teacher.client.limited_call(Method::POST, score::PATH, Some(query.body()), limits).await;
-        let (status, reply) = answer.map_err(|error| error.to_string())?;
+        let (status, reply) = answer.map_err(|error| RowError::Failed(error.to_string()))?;
         if !status.is_success() {
             let text: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
-            return Err(format!("the engine answered {status}: {text}"));
+            let error = format!("the engine answered {status}: {text}");
+            return Err(if REFUSALS.contains(&status) { RowError::Refused(error) } else { RowError::Failed(error) });
         }
-        let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await?;
+        let scores = on_body(BodyLength::Reply(reply.len()), || query.parse(&reply)).await.map_err(RowError::Failed)?;
         let is_changed = label.replace(scores.label.clone()).is_some_and(|before| before != scores.label);
         if is_changed || epochs() != weights {
-            return Err("the weights changed while it was scored".to_owned());
+            return Err(RowError::Failed("the weights changed while it was scored".to_owned()));
         }
         on_body(BodyLength::Reply(reply.len()), || job.add(&window, &scores)).await;
     }
@@ -361,16 +384,22 @@ async fn ask(proxy: &Proxy, teacher: &Teacher, mut job: Job) -> Result<Vec<Score
 }
 
 /// The mismatch of a row, whose log ratios are added to `all`.
-fn summary(row: &Row, scored: usize, limits: &RatioLimits, weights: bool, all: &mut Vec<f64>) -> ScoredRow {
+fn summary(
+    row: &Row,
+    outcome: Result<usize, String>,
+    limits: &RatioLimits,
+    weights: bool,
+    all: &mut Vec<f64>,
+) -> ScoredRow {
     let path = row.path();
-    let (mut own, mut incomparable, mut trained) = (Vec::new(), 0, 0);
+    let (mut own, mut incomparable, mut with_scores) = (Vec::new(), 0, 0);
     let mut weights = weights.then(Weights::default);
     for step in &path.steps {
         let sampled = step.turn.response.len();
         let ratios =
             if step.trained { log_ratios(&step.turn, step.scores.as_deref()) } else { Err(RatioProblem::Unscored) };
         if step.trained {
-            trained += sampled;
+            with_scores += if step.scores.is_some() { sampled } else { 0 };
             incomparable += if ratios.is_err() { sampled } else { 0 };
         }
         if let Some(Weights { tis, mis }) = &mut weights {
@@ -388,11 +417,16 @@ fn summary(row: &Row, scored: usize, limits: &RatioLimits, weights: bool, all: &
         own.extend(ratios.into_iter().flatten());
     }
     all.extend_from_slice(&own);
+    let (scored, error) = match outcome {
+        Ok(tokens) => (tokens, None),
+        Err(error) => (0, Some(error)),
+    };
     ScoredRow {
         session: row.session().to_string(),
         leaf: row.leaf(),
         scored,
-        skipped: trained - scored,
+        skipped: with_scores.saturating_sub(scored),
+        error,
         incomparable,
         without_top_ids: None,
         mismatch: Mismatch::new(&own, limits),

@@ -132,8 +132,8 @@ fn top_width(scores: &[Column]) -> u32 {
 /// A path that is to be scored, or its turns with one of several adapters.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The tokens up to the last sampled one that is asked.
-    ids: Vec<u32>,
+    /// The tokens of the whole path.
+    ids: Arc<[u32]>,
     turns: Vec<AskedTurn>,
     /// The number of likeliest tokens of its requests: the most that a turn asks.
     top: u32,
@@ -169,29 +169,26 @@ impl Job {
     /// token before them get no logprob.
     pub(super) fn all(row: &Row, wanted: Wanted, vocab_size: Option<u32>) -> Vec<Self> {
         let path = row.path();
-        let mut ids = Vec::with_capacity(path.len());
+        let tokens = path.steps.iter().flat_map(|step| step.turn.prompt.iter().chain(&*step.turn.response));
+        let ids: Arc<[u32]> = tokens.copied().collect();
+        let mut end = 0;
         let mut jobs: Vec<Self> = Vec::new();
         for step in &path.steps {
-            ids.extend_from_slice(&step.turn.prompt);
-            let start = ids.len();
-            ids.extend_from_slice(&step.turn.response);
-            let tokens = start..ids.len();
+            let start = end + step.turn.prompt.len();
+            end = start + step.turn.response.len();
+            let tokens = start..end;
             // the first token of a path has no logprob
             let is_asked = step.trained && start > 0 && !tokens.is_empty();
             if is_asked && let Some(asked) = wanted.columns(&step.turn, step.scores.as_deref()) {
                 let adapter = adapter(&step.turn).filter(|_| wanted.is_self);
                 let at = jobs.iter().position(|job| job.adapter == adapter).unwrap_or_else(|| {
-                    jobs.push(Self { ids: Vec::new(), turns: Vec::new(), top: 0, adapter, vocab_size });
+                    jobs.push(Self { ids: Arc::clone(&ids), turns: Vec::new(), top: 0, adapter, vocab_size });
                     jobs.len() - 1
                 });
                 let job = &mut jobs[at];
                 job.top = job.top.max(asked.top);
                 job.turns.push(AskedTurn::new(&step.turn, tokens, asked));
             }
-        }
-        for job in &mut jobs {
-            let end = job.turns.last().map_or(0, |turn| turn.tokens.end);
-            job.ids = ids[..end].to_vec();
         }
         jobs
     }
@@ -201,14 +198,19 @@ impl Job {
         self.adapter.clone()
     }
 
-    /// The bytes that it takes while it runs: the path, and the scores twice, as they are found and as columns.
+    /// The bytes that the jobs of a row take: the path, and the scores twice, as they are found and as columns.
+    pub(super) fn bytes_of(jobs: &[Self]) -> usize {
+        jobs.first().map_or(0, |job| 4 * job.ids.len()) + jobs.iter().map(Self::bytes).sum::<usize>()
+    }
+
+    /// The bytes of its scores, as they are found and as columns.
     pub(super) fn bytes(&self) -> usize {
         let of_turn = |turn: &AskedTurn| {
             let top_ids = turn.top_ids.as_ref().map_or(0, |ids| ids.data.len());
             // the candidates of the windows are at most those ids
             turn.tokens.len() * (4 + 8 * turn.top as usize) * 2 + 3 * top_ids
         };
-        4 * self.ids.len() + self.turns.iter().map(of_turn).sum::<usize>()
+        self.turns.iter().map(of_turn).sum()
     }
 
     /// The windows of its requests, in the order of the path, so that the engine finds the tokens before each in its cache.
@@ -383,7 +385,7 @@ mod tests {
             }
             // the scores are the same as those of one request for everything
             let path: Vec<u32> = (0..u32::try_from(start).unwrap()).collect();
-            let mut job = Job { ids: path.clone(), turns, top, adapter: None, vocab_size: None };
+            let mut job = Job { ids: path.clone().into(), turns, top, adapter: None, vocab_size: None };
             for window in &found {
                 let scores = reply(job.query(window));
                 job.add(window, &scores);
