@@ -47,8 +47,8 @@ pub enum GroupId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}{}{message}", if at.is_empty() { "" } else { ": " })]
 pub struct RequestError {
-    /// The error code: `bad_request`, `invalid_parameter`, `invalid_reward`, `missing_reward`, `empty_group`, `duplicate_group` or
-    /// `not_found`.
+    /// The error code: `bad_request`, `invalid_parameter`, `invalid_reward`, `missing_reward`, `missing_scores`,
+    /// `incomparable_turn`, `empty_group`, `duplicate_group` or `not_found`.
     pub code: &'static str,
     /// The path of the invalid member, such as `groups[1].samples[0].reward`; empty for the whole body.
     pub at: String,

@@ -20,8 +20,8 @@ type Member = (usize, Option<f64>);
 ///
 /// # Errors
 ///
-/// The errors of [`AdvantageOptions::check`]; `invalid_parameter` if a row is in none of the requested groups; `not_found` for a requested sample without a row; `missing_reward`, `invalid_reward` and `missing_scores` as for
-/// `POST /v1/advantages`.
+/// The errors of [`AdvantageOptions::check`]; `invalid_parameter` if a row is in none of the requested groups; `not_found` for a requested
+/// sample without a row; `missing_reward`, `invalid_reward`, `missing_scores` and `incomparable_turn` as for `POST /v1/advantages`.
 pub fn add_advantages(batch: &mut Batch, options: &AdvantageOptions) -> Result<(), RequestError> {
     options.check()?;
     let rows = &mut batch.rows;

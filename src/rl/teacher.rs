@@ -55,7 +55,11 @@ pub fn check_scored(rows: &[Row], teacher: &str) -> Result<(), RequestError> {
 impl RatioProblem {
     /// The error of a request that needs the log ratios of this turn.
     pub(super) fn of_turn(self, session: &str, turn: u32) -> RequestError {
-        RequestError::new("missing_scores", "teacher", format!("turn {turn} of session {session:?}: {self}"))
+        let code = match self {
+            Self::Unscored => "missing_scores",
+            Self::NoLogprobs | Self::Temperature | Self::Changed(_) => "incomparable_turn",
+        };
+        RequestError::new(code, "teacher", format!("turn {turn} of session {session:?}: {self}"))
     }
 }
 

@@ -539,7 +539,9 @@ async fn tokens_at_another_temperature_are_not_compared() {
     let request =
         json!({"groups": [{"id": 1, "samples": [{"session": "s"}]}], "estimator": "distill", "teacher": "self"});
     let refused = control(&demo, "/v1/advantages", &request).await;
-    assert!(refused.status == 400 && refused.text().contains("temperature 1"), "{}", refused.text());
+    let error = &refused.json()["error"];
+    assert_eq!((refused.status, &error["code"]), (400, &json!("incomparable_turn")), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("temperature 1"), "{error}");
 }
 
 /// A turn whose entropies the client does not want has no measured temperature.
@@ -937,4 +939,59 @@ async fn scores_survive_a_restart() {
     let (shape, likeliest) = values(&after, "teacher_top_logprobs").unwrap();
     assert_eq!((shape, likeliest.len()), (json!([3]), 6 * 3 * 4));
     assert_eq!(Some(likeliest), values(&before, "teacher_top_logprobs").map(|(_, data)| data));
+}
+
+/// A teacher of the same family has the tokenizer of the student, and pads its vocabulary to another size.
+#[tokio::test(flavor = "multi_thread")]
+async fn teacher_with_the_same_tokenizer_and_another_size_scores() {
+    let teacher = Teacher::start().await;
+    let addr = teacher.addr;
+    let profile = EngineProfile { tokenizes: true, ..EngineProfile::default() };
+    let padded = Upstream::start(profile, move |_| FakeReply::Forward(addr)).await;
+    let demo = demo(&[format!("padded=http://{}", padded.addr)]).await;
+    let turns = conversation(&demo, "s").await;
+    let answer = control(&demo, "/v1/teacher-scores", &json!({"teacher": "padded", "sessions": ["s"]})).await;
+    assert_eq!((answer.status, &answer.json()["rows"][0]["scored"]), (200, &json!(12)), "{}", answer.text());
+    let export =
+        control(&demo, "/v1/samples", &json!({"sessions": ["s"], "format": "jsonl", "scores": "padded"})).await;
+    let expected: Vec<f64> = turns.iter().flat_map(|(before, sampled, _)| teacher.logprobs(before, sampled)).collect();
+    assert_close(&column(&export).unwrap(), &expected, 1e-5, "the teacher's logprobs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn path_that_the_teacher_refuses_does_not_stop_the_others() {
+    let teacher = Teacher::start().await;
+    let addr = teacher.addr;
+    let profile = EngineProfile { answers_probe: false, ..EngineProfile::default() };
+    let short = Upstream::start(profile, move |asked| {
+        let is_long =
+            &*asked.path == "/generate" && asked.json()["input_ids"].as_array().is_some_and(|ids| ids.len() > 10);
+        if is_long {
+            json_message(400, br#"{"error":{"message":"the input is longer than the model's context length"}}"#)
+        } else {
+            FakeReply::Forward(addr)
+        }
+    })
+    .await;
+    let demo = demo(&[format!("short=http://{}", short.addr)]).await;
+    conversation(&demo, "a-long").await;
+    turn(&demo, "b-short", &[299, 467], 1.0).await;
+    let (succeeded, stdout, error) = command(&demo, &["--teacher", "short"]).await;
+    assert!(!succeeded, "a path has no scores: {error}");
+    for part in [
+        "path 1 of session \"a-long\": the engine answered 400",
+        "longer than the model's context length",
+        "scored 6 tokens of 2 sessions",
+        "short refused 1 of the paths",
+    ] {
+        assert!(error.contains(part), "{part:?} in {error}");
+    }
+    let mismatch: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(mismatch["tokens"], 6, "that of the other path");
+    let sessions = json!(["a-long", "b-short"]);
+    let again = control(&demo, "/v1/teacher-scores", &json!({"teacher": "short", "sessions": sessions})).await.json();
+    let [long, other] = [&again["rows"][0], &again["rows"][1]];
+    assert_eq!((&long["scored"], &long["skipped"]), (&json!(0), &json!(0)), "{again}");
+    assert!(long["error"].as_str().unwrap().contains("400"), "{again}");
+    assert_eq!((&other["skipped"], other.get("error")), (&json!(6), None), "{again}");
 }
