@@ -110,7 +110,7 @@ pub enum VocabSource {
 }
 
 /// The engine's sampling defaults, for parameters that a request does not set.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Preferred {
     /// `temperature`.
     pub temperature: Option<f64>,
@@ -120,6 +120,8 @@ pub struct Preferred {
     pub custom_params: bool,
     /// They include other parameters than those that act on each token alone.
     pub count_tokens: bool,
+    /// All of them that are not null.
+    pub members: Arc<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// The behaviour of the engine's own chat endpoint.

@@ -21,7 +21,7 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let any = |of: fn(&Capabilities) -> bool| engines.iter().any(|(_, found)| of(found));
     let every = |of: fn(&Capabilities) -> bool| engines.iter().all(|(_, found)| of(found));
     let differ = all.notes.len();
-    let preferred = all.agreed("the preferred sampling parameters", |found| found.preferred);
+    let preferred = all.agreed("the preferred sampling parameters", |found| found.preferred.clone());
     let other_defaults = all.notes.len() > differ;
     let chat = all.agreed("what their chat endpoints do", |found| Some(found.chat.clone()));
     let vocab_size = all.agreed("the size of the vocabulary", |found| found.vocab_size);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 pub(crate) use builder::{PromptText, RequestBuilder, RequestOption, SamplingParam, SamplingWriter, sampling_params};
 pub use field::PerItem;
@@ -216,19 +217,24 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// The sampling parameters of prompt `at` as its turn records them: unchanged, but for `custom_logit_processor: true` if the request has
-    /// one, which changes the distribution as they do.
+    /// The sampling parameters of prompt `at` as its turn records them: unchanged, but for the engine's own `defaults`, and for
+    /// `custom_logit_processor: true` if the request has one, which changes the distribution as they do.
     #[must_use]
-    pub(crate) fn recorded_sampling(&self, at: usize) -> Option<Arc<str>> {
+    pub(crate) fn recorded_sampling(&self, at: usize, defaults: &Map<String, Value>) -> Option<Arc<str>> {
         let text = self.sampling.get(at).map(|sampling| std::str::from_utf8(&self.bytes[sampling.span.clone()]));
-        if !self.custom_processor {
+        if !self.custom_processor && defaults.is_empty() {
             return text?.ok().map(Arc::from);
         }
-        let mut object: serde_json::Map<_, _> = match text {
+        let mut object: Map<_, _> = match text {
             Some(text) => serde_json::from_str(text.ok()?).ok()?,
-            None => serde_json::Map::new(),
+            None => Map::new(),
         };
-        object.insert(CUSTOM_PROCESSOR.to_owned(), true.into());
+        for (name, value) in defaults {
+            object.entry(name).or_insert_with(|| value.clone());
+        }
+        if self.custom_processor {
+            object.insert(CUSTOM_PROCESSOR.to_owned(), true.into());
+        }
         serde_json::to_string(&object).ok().map(Arc::from)
     }
 
@@ -382,8 +388,8 @@ mod tests {
     }
 
     #[test]
-    fn recorded_sampling_says_whether_a_processor_changed_the_distribution() {
-        let recorded = |text: &str| parsed(text).recorded_sampling(0);
+    fn recorded_sampling_says_what_changed_the_distribution() {
+        let recorded = |text: &str| parsed(text).recorded_sampling(0, &Map::new());
         assert_eq!(recorded(r#"{"text":"a","sampling_params":{ "top_k": 4}}"#).as_deref(), Some(r#"{ "top_k": 4}"#));
         assert_eq!(recorded(r#"{"text":"a","custom_logit_processor":null}"#), None);
         for (text, expected) in [
@@ -397,6 +403,20 @@ mod tests {
             let parsed = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
             assert_eq!(parsed(&found), parsed(expected), "{text}");
             assert_eq!(crate::engine::sglang::score::changing_parameter(&found), Some(CUSTOM_PROCESSOR));
+        }
+        // SGLang puts the request's parameters over its own, also where they are null
+        let defaults = serde_json::json!({"repetition_penalty": 1.1, "top_k": 4});
+        let added = |text: &str| parsed(text).recorded_sampling(0, defaults.as_object().unwrap()).unwrap();
+        for (text, expected) in [
+            (r#"{"text":"a"}"#, r#"{"repetition_penalty":1.1,"top_k":4}"#),
+            (
+                r#"{"text":"a","sampling_params":{"top_k":null,"n":1}}"#,
+                r#"{"repetition_penalty":1.1,"top_k":null,"n":1}"#,
+            ),
+        ] {
+            let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+            assert_eq!(parsed(&added(text)), parsed(expected), "{text}");
+            assert_eq!(crate::engine::sglang::score::changing_parameter(&added(text)), Some("repetition_penalty"));
         }
     }
 

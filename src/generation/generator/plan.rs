@@ -220,7 +220,7 @@ fn resumption(
         Some(StreamMode::IncrementalIds) | None => None,
     };
     // the engine adds its defaults to each request
-    let counts_tokens = upstream.preferred.is_none_or(|preferred| preferred.count_tokens);
+    let counts_tokens = upstream.preferred.as_ref().is_none_or(|preferred| preferred.count_tokens);
     let resumable = match counts_tokens {
         true => Err(ResumeObstacle::Member),
         false => ResumableRequest::try_new(request, plan.body.clone()),

@@ -32,7 +32,7 @@ impl ForcingFacts<'_> {
         let place = sampling.is_some() || matches!(self.request.sampling, PerItem::Absent);
         let free = match custom {
             // SGLang merges sampling parameters only at the top level: the server's default `custom_params` would be replaced
-            CustomParams::Absent => self.upstream.preferred.is_some_and(|preferred| !preferred.custom_params),
+            CustomParams::Absent => self.upstream.preferred.as_ref().is_some_and(|preferred| !preferred.custom_params),
             CustomParams::Free | CustomParams::Switched(true) => true,
             CustomParams::Switched(false) | CustomParams::Other => false,
         };
@@ -52,7 +52,7 @@ impl ForcingFacts<'_> {
     /// neither is known.
     pub(super) fn effective_sampling(&self, at: usize) -> (Option<f64>, Option<i64>) {
         let sampling = self.request.sampling.get(at);
-        let preferred = self.upstream.preferred;
+        let preferred = self.upstream.preferred.as_ref();
         let default = preferred.map(|preferred| preferred.temperature.unwrap_or(1.0));
         let temperature = sampling.and_then(|sampling| sampling.temperature).or(default);
         let top_k = preferred.and_then(|preferred| preferred.top_k);

@@ -1,5 +1,7 @@
 //! Parses the answers of the information routes.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -108,12 +110,14 @@ fn preferred(value: &Value) -> Option<Preferred> {
         Value::String(text) => serde_json::from_str::<Value>(text).ok()?,
         other => other.clone(),
     };
-    let members = parsed.as_object()?;
+    let Value::Object(mut members) = parsed else { return None };
+    members.retain(|_, value| !value.is_null());
     Some(Preferred {
         temperature: members.get("temperature").and_then(Value::as_f64),
         top_k: members.get("top_k").and_then(Value::as_i64),
-        custom_params: members.get("custom_params").is_some_and(|value| !value.is_null()),
-        count_tokens: members.iter().any(|(name, value)| !value.is_null() && !STATELESS.contains(&&**name)),
+        custom_params: members.contains_key("custom_params"),
+        count_tokens: members.keys().any(|name| !STATELESS.contains(&&**name)),
+        members: Arc::new(members),
     })
 }
 
@@ -211,8 +215,9 @@ mod tests {
         assert_eq!(preferred(&json!({})), None);
         assert_eq!(preferred(&json!({"preferred_sampling_params": "not JSON"})), None);
         assert_eq!(preferred(&json!({"preferred_sampling_params": null})), Some(Preferred::default()));
-        let half = Preferred { temperature: Some(0.5), ..Preferred::default() };
-        assert_eq!(preferred(&json!({"preferred_sampling_params": {"temperature": 0.5}})), Some(half));
-        assert_eq!(preferred(&json!({"preferred_sampling_params": "{\"temperature\":0.5}"})), Some(half));
+        let members = json!({"temperature": 0.5}).as_object().unwrap().clone();
+        let half = Some(Preferred { temperature: Some(0.5), members: Arc::new(members), ..Preferred::default() });
+        assert_eq!(preferred(&json!({"preferred_sampling_params": {"temperature": 0.5, "top_k": null}})), half);
+        assert_eq!(preferred(&json!({"preferred_sampling_params": "{\"temperature\":0.5}"})), half);
     }
 }

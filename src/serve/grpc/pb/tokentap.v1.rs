@@ -143,7 +143,7 @@ pub struct Turn {
     /// The policies that sampled its tokens.
     #[prost(message, repeated, tag = "12")]
     pub policy: ::prost::alloc::vec::Vec<PolicySpan>,
-    /// `sampling_params` as the client wrote them: the text of a JSON object.
+    /// `sampling_params` as the client wrote them, with the engine's preferred ones that it did not set: the text of a JSON object.
     #[prost(string, optional, tag = "13")]
     pub sampling: ::core::option::Option<::prost::alloc::string::String>,
     /// The served model.
