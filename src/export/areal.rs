@@ -63,7 +63,7 @@ fn export(batch: Batch) -> Export {
             per_token::fill_advantages(row, row.segments(), width, sink);
         }));
     }
-    facts::count_unscored(&rows, &mut settled.tally);
+    facts::count_without_path_reward(&rows, &mut settled.tally);
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
         tensors.push(rewards_tensor(rewards.into()));
     }

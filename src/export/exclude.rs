@@ -21,6 +21,8 @@ named_enum! {
         Scores = "missing_scores",
         /// Neither the path nor a turn of it has a number as its reward.
         Reward = "missing_reward",
+        /// The path has no number as its reward. Rewards of its turns do not count.
+        PathReward = "missing_path_reward",
     }
 }
 
@@ -35,7 +37,8 @@ impl Lack {
                 "tokens without routed experts; files of miles, skyrl, slime and verl have those of all rows or of none"
             }
             Self::ShapeOfExperts => "routed experts of unknown or different layers: see --moe-shape",
-            Self::Reward => "no number as reward; files of areal, skyrl and verl have those of all rows or of none",
+            Self::Reward => "no number as reward; files of skyrl and verl have those of all rows or of none",
+            Self::PathReward => "no number as reward of the path; files of areal have those of all rows or of none",
             Self::Scores => "the teacher has not scored a trained turn",
         }
     }
@@ -45,6 +48,7 @@ impl Lack {
         match self {
             Self::Scores => row.lacks_scores(),
             Self::Reward => !facts::is_scored(row),
+            Self::PathReward => facts::path_reward(row).is_none(),
             Self::RoutedExperts | Self::PartOfExperts | Self::ShapeOfExperts => {
                 RoutedExperts::of(&row.path()).is_err_and(|lack| lack == self)
             }
@@ -146,7 +150,13 @@ mod tests {
     #[test]
     fn unknown_name_lists_the_known_ones() {
         let error = Exclusions::parse(["column_missing", "bog"]).unwrap_err();
-        for part in ["\"bog\" is not one of incomplete, ", "column_missing, ", "ids_mismatch, ", ", missing_scores"] {
+        for part in [
+            "\"bog\" is not one of incomplete, ",
+            "column_missing, ",
+            "ids_mismatch, ",
+            ", missing_scores",
+            ", missing_path_reward",
+        ] {
             assert!(error.contains(part), "{error}");
         }
     }

@@ -135,9 +135,14 @@ fn single(value: &Arc<Value>) -> Option<f32> {
     reward(Some(value)).map(|reward| reward as f32).filter(|reward| reward.is_finite())
 }
 
-/// The rewards of all rows as float32, if all have one.
+/// The reward of a path as float32, if it has one.
+pub(super) fn path_reward(row: &Row) -> Option<f32> {
+    single(row.reward()?)
+}
+
+/// The rewards of the paths of all rows as float32, if all have one.
 pub(super) fn rewards(rows: &[Row]) -> Option<Vec<f32>> {
-    rows.iter().map(|row| single(row.reward()?)).collect()
+    rows.iter().map(path_reward).collect()
 }
 
 /// Whether each row has a reward, of its path or of a turn, and all of them are numbers.
@@ -149,6 +154,13 @@ pub(super) fn have_scores(rows: &[Row]) -> bool {
 pub(super) fn is_scored(row: &Row) -> bool {
     let mut rewards = row.reward().into_iter().chain(row.turn_rewards()).map(single).peekable();
     rewards.peek().is_some() && rewards.all(|reward| reward.is_some())
+}
+
+/// If a row has a reward of its path, counts the rows without a number there.
+pub(super) fn count_without_path_reward(rows: &[Row], tally: &mut RowCounts) {
+    if rows.iter().any(|row| row.reward().is_some()) {
+        tally.add_incomplete(rows.iter().filter(|row| path_reward(row).is_none()).map(|_| Lack::PathReward));
+    }
 }
 
 /// If a row has a reward, counts the rows without a number.

@@ -97,16 +97,28 @@ async fn rows_without_rewards_are_counted_if_others_have_some() {
         assert_eq!(control(&demo, "/v1/samples", &body).await.header("tokentap-incomplete"), Some("{}"), "{format}");
     }
     assert_eq!(reward(&demo, "a", &json!({"reward": 1})).await.status, 200);
-    for (format, name) in [("verl", "rm_scores"), ("areal", "rewards"), ("skyrl", "rewards\":[")] {
+    for (format, name, lack) in [
+        ("verl", "rm_scores", "missing_reward"),
+        ("areal", "rewards", "missing_path_reward"),
+        ("skyrl", "rewards\":[", "missing_reward"),
+    ] {
         let export = async |exclude: Value| {
             let body = json!({"sessions": ["a", "b"], "format": format, "exclude": exclude});
             control(&demo, "/v1/samples", &body).await
         };
         let holds = |answer: &Answer| answer.body.windows(name.len()).any(|part| part == name.as_bytes());
-        let (all, one) = (export(json!([])).await, export(json!(["missing_reward"])).await);
-        assert_eq!(all.header("tokentap-incomplete"), Some(r#"{"missing_reward":1}"#), "{format}");
-        assert_eq!(one.header("tokentap-refused"), Some(r#"{"missing_reward":1}"#), "{format}");
+        let (all, one) = (export(json!([])).await, export(json!([lack])).await);
+        let counted = json!({lack: 1}).to_string();
+        assert_eq!(all.header("tokentap-incomplete"), Some(&*counted), "{format}");
+        assert_eq!(one.header("tokentap-refused"), Some(&*counted), "{format}");
         assert!(!holds(&all) && holds(&one), "{format}");
+    }
+    // areal has no place for rewards of turns
+    assert_eq!(reward(&demo, "b", &json!({"reward": 1, "turn": 0})).await.status, 200);
+    for (format, counted) in [("verl", "{}"), ("areal", r#"{"missing_path_reward":1}"#), ("skyrl", "{}")] {
+        let body = json!({"sessions": ["a", "b"], "format": format});
+        let answer = control(&demo, "/v1/samples", &body).await;
+        assert_eq!(answer.header("tokentap-incomplete"), Some(counted), "{format}");
     }
 }
 
