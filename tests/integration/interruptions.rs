@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use base64_simd::STANDARD;
 use serde_json::{Value, json};
+use tokentap::chat::model::Chats;
 use tokentap::demo::experts::ExpertRouter;
 use tokentap::demo::{EngineOptions, Streaming};
 use tokentap::serve::connection::Phase;
 
-use crate::chat::Chat;
+use crate::chat::{Chat, TOKENIZER};
 use crate::crash::trainers::post_control;
 use crate::support::client::{Answer, Connection, get, post, request, written};
 use crate::support::demo::Demo;
 use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
-use crate::support::upstream::{FakeReply, json_message};
+use crate::support::upstream::{EngineProfile, FakeReply, json_message};
 
 /// A demo engine that is slow enough for an abort, behind a tokentap with these flags.
 async fn slow(streaming: Streaming, flags: &[&str]) -> Demo {
@@ -345,34 +346,87 @@ async fn client_aborts_the_attempt_that_runs() {
     }
 }
 
+/// The data of the events of a stream in any API, without `[DONE]`.
+fn stream_data(answer: &Answer) -> Vec<Value> {
+    let text = answer.text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    data.map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+/// The strings at these places of the objects of a reply.
+fn strings(objects: &[Value], places: &[&str]) -> Vec<String> {
+    let of_object = |object: &Value| -> Vec<String> {
+        places.iter().filter_map(|place| object.pointer(place)?.as_str()).map(str::to_owned).collect()
+    };
+    objects.iter().flat_map(of_object).collect()
+}
+
+/// The text of a reply, whole or streamed, in any API.
+fn text_of(objects: &[Value]) -> String {
+    let completions = ["/choices/0/text", "/choices/0/message/content", "/choices/0/delta/content"];
+    let messages = ["/content/0/text", "/delta/text"];
+    let responses = ["/output/0/content/0/text", "/delta"];
+    strings(objects, &[&completions[..], &messages, &responses].concat()).concat()
+}
+
+/// Why a reply ended, in any API: one reason if it is one reply.
+fn finishes(objects: &[Value]) -> Vec<String> {
+    let responses = ["/incomplete_details/reason", "/response/incomplete_details/reason"];
+    let others = ["/choices/0/finish_reason", "/stop_reason", "/delta/stop_reason"];
+    strings(objects, &[&others[..], &responses].concat())
+}
+
+/// The tokens of the prompt and of the reply, in any API.
+fn usage_of(objects: &[Value]) -> (Option<u64>, Option<u64>) {
+    let of_object = |object: &Value| {
+        let mut found = ["/usage", "/response/usage"].into_iter().filter_map(|place| object.pointer(place));
+        found.find(|usage| usage.is_object()).cloned()
+    };
+    let usage = objects.iter().rev().find_map(of_object).unwrap_or_default();
+    let number = |name: &str| usage[name].as_u64();
+    // in Messages the cached tokens of the prompt are counted separately
+    let input = || Some(number("input_tokens")? + number("cache_read_input_tokens").unwrap_or(0));
+    (number("prompt_tokens").or_else(input), number("completion_tokens").or_else(|| number("output_tokens")))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn chats_and_completions_are_continued() {
+async fn replies_of_every_api_are_continued() {
     let options = EngineOptions { token_delay: Some(Duration::from_millis(3)), ..EngineOptions::default() };
     let demo = Chat::with(options, &["--on-abort", "resume"]).await.demo;
-    let messages = json!([{"role": "user", "content": "How far does the light go?"}]);
-    for (path, asked) in
-        [("completions", json!({"prompt": [5, 6, 7]})), ("chat/completions", json!({"messages": messages}))]
-    {
+    let (messages, usage) =
+        (json!([{"role": "user", "content": "How far does the light go?"}]), json!({"include_usage": true}));
+    // control tokens are no text, and may begin a thought
+    let no_controls: serde_json::Map<String, Value> = (1018..1024).map(|id| (id.to_string(), json!(-100))).collect();
+    for (path, finish, asked) in [
+        ("completions", "length", json!({"prompt": [5, 6, 7], "max_tokens": 60, "stream_options": usage})),
+        ("chat/completions", "length", json!({"messages": messages, "max_tokens": 60, "stream_options": usage})),
+        ("messages", "max_tokens", json!({"messages": messages, "max_tokens": 60})),
+        ("responses", "max_output_tokens", json!({"input": messages, "max_output_tokens": 60})),
+    ] {
         for stream in [false, true] {
             let session = format!("{}-{stream}", path.len());
-            let mut body = json!({"model": "m", "max_tokens": 60, "ignore_eos": true, "temperature": 0, "stream": stream,
-                "stream_options": {"include_usage": true}});
-            body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+            let mut body = asked.clone();
+            for (name, value) in [
+                ("model", json!("m")),
+                ("ignore_eos", json!(true)),
+                ("temperature", json!(0)),
+                ("logit_bias", json!(no_controls)),
+                ("stream", json!(stream)),
+            ] {
+                body[name] = value;
+            }
             let running = call(demo.proxy.data, &format!("/sessions/{session}/v1/{path}"), &body);
             let answer = interrupted(&demo, running, 2).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
-            let events = if stream { answer.events() } else { vec![answer.json()] };
-            let finishes: Vec<&Value> = events
-                .iter()
-                .flat_map(|event| event["choices"].as_array().unwrap())
-                .map(|choice| &choice["finish_reason"])
-                .collect();
-            assert_eq!(finishes.iter().filter(|finish| !finish.is_null()).collect::<Vec<_>>(), [&&json!("length")]);
+            let objects = if stream { stream_data(&answer) } else { vec![answer.json()] };
+            assert_eq!(finishes(&objects), [finish], "{path} {stream}: {}", answer.text());
             let (_, row) = only_turn(&demo, &session).await;
-            let prompt = row["token_ids"].as_array().unwrap().len() - 60;
-            let usage = &events.last().unwrap()["usage"];
-            assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(prompt), &json!(60)), "{row}");
-            assert_eq!(sampled(&row).len(), 60);
+            let prompt = row["token_ids"].as_array().unwrap().len() as u64 - 60;
+            assert_eq!(usage_of(&objects), (Some(prompt), Some(60)), "{path} {stream}: {row}");
+            let ids: Vec<u32> = sampled(&row).into_iter().map(|id| u32::try_from(id).unwrap()).collect();
+            assert_eq!(ids.len(), 60, "{path} {stream}");
+            let text = demo.engine.tokenizer().decode(&ids, true);
+            assert_eq!(text_of(&objects).trim(), text.trim(), "{path} {stream}: the text is that of the turn");
         }
     }
 }
@@ -464,6 +518,45 @@ async fn continuation_waits_for_the_end_of_the_pause() {
     }
 }
 
+/// Sends a call of the trainer, which the engine accepts.
+async fn accepted(upstream: &mut ManualUpstream, proxy: &Proxy, path: &str) {
+    let calling = call(proxy.control, path, &json!({}));
+    let asked = upstream.next().await;
+    assert_eq!(asked.asked.path, path);
+    asked.ok().await;
+    assert_eq!(soon("a reply", calling).await.unwrap().status, 200);
+}
+
+/// Waits until a continuation waits for the end of the pause.
+async fn waits_for_the_end_of_the_pause(proxy: &Proxy) {
+    soon("it waits", async { while !counts(proxy, "tokentap_pause_waiting 1").await {} }).await;
+}
+
+/// The finish reason of an abort that was requested.
+fn abort() -> Value {
+    json!({"type": "abort", "message": "Aborted"})
+}
+
+/// An object of the reply to a request, with these tokens.
+fn object(asked: &Value, ids: &[u32], finish: &Value) -> Value {
+    let rows: Vec<Value> = ids.iter().map(|id| json!([-0.5, id, null])).collect();
+    let meta = json!({
+        "id": asked["rid"], "finish_reason": finish, "prompt_tokens": asked["input_ids"].as_array().map_or(3, Vec::len),
+        "completion_tokens": ids.len(), "output_token_logprobs": rows, "output_top_logprobs": null,
+    });
+    json!({"text": "ab"[..ids.len()], "output_ids": ids, "meta_info": meta})
+}
+
+/// An event of a stream.
+fn event(object: &Value) -> Vec<u8> {
+    chunk(format!("data: {object}\n\n").as_bytes())
+}
+
+/// The last event of a stream, and its end.
+fn last_event(object: &Value) -> Vec<u8> {
+    [event(object), chunk(b"data: [DONE]\n\n"), END.to_vec()].concat()
+}
+
 /// How the engine answers the request for the rest.
 #[derive(Debug, Clone, Copy)]
 enum Rest {
@@ -526,33 +619,19 @@ async fn rest_that_does_not_come_leaves_the_aborted_reply_and_is_counted() {
             let proxy = Proxy::probed(upstream.addr, &["--on-abort", "resume"]).await;
             let running = call(proxy.data, "/sessions/s/generate", &body("r", stream));
             let mut generation = upstream.next().await;
-            let pausing = call(proxy.control, "/pause_generation", &json!({}));
-            let paused = upstream.next().await;
-            assert_eq!(paused.asked.path, "/pause_generation");
-            paused.ok().await;
-            assert_eq!(soon("a reply", pausing).await.unwrap().status, 200);
-            let rows = json!([[-0.5, 8, null], [-0.5, 9, null]]);
-            let meta = json!({
-                "id": "r", "finish_reason": {"type": "abort", "message": "Aborted"}, "prompt_tokens": 3, "completion_tokens": 2,
-                "output_token_logprobs": rows, "output_top_logprobs": null,
-            });
-            let aborted = json!({"text": "ab", "output_ids": [8, 9], "meta_info": meta}).to_string();
+            accepted(&mut upstream, &proxy, "/pause_generation").await;
+            let aborted = object(&generation.json(), &[8, 9], &abort());
             if stream {
                 generation.send(STREAM).await;
-                let events = format!("data: {aborted}\n\ndata: [DONE]\n\n");
-                generation.reply(&[chunk(events.as_bytes()), END.to_vec()].concat()).await;
+                generation.reply(&last_event(&aborted)).await;
             } else {
-                generation.reply(&written_reply(200, aborted.as_bytes())).await;
+                generation.reply(&written_reply(200, aborted.to_string().as_bytes())).await;
             }
-            soon("it waits", async { while !counts(&proxy, "tokentap_pause_waiting 1").await {} }).await;
+            waits_for_the_end_of_the_pause(&proxy).await;
             if matches!(rest, Rest::NotAsked) {
                 proxy.phase.send_replace(Phase::Draining);
             } else {
-                let continuing = call(proxy.control, "/continue_generation", &json!({}));
-                let continued = upstream.next().await;
-                assert_eq!(continued.asked.path, "/continue_generation");
-                continued.ok().await;
-                assert_eq!(soon("a reply", continuing).await.unwrap().status, 200);
+                accepted(&mut upstream, &proxy, "/continue_generation").await;
                 let asked = upstream.next().await;
                 assert_eq!(asked.json()["input_ids"], json!([5, 6, 7, 8, 9]));
                 rest.send(asked, stream).await;
@@ -570,5 +649,216 @@ async fn rest_that_does_not_come_leaves_the_aborted_reply_and_is_counted() {
             let rows = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
             assert_eq!(rows["trajectories"][0]["token_ids"], json!([5, 6, 7, 8, 9]), "{rest:?} {stream}");
         }
+    }
+}
+
+/// The client would wait for the end of its stream, or take it for a reply that was cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_whose_rest_breaks_off_has_the_end_of_its_api() {
+    let (question, usage) = (json!([{"role": "user", "content": "Oslo?"}]), json!({"include_usage": true}));
+    for (path, asked) in [
+        ("generate", body("r", true)),
+        ("v1/completions", json!({"prompt": [5, 6, 7], "stream_options": usage})),
+        ("v1/chat/completions", json!({"messages": question, "stream_options": usage})),
+        ("v1/messages", json!({"messages": question, "max_tokens": 64})),
+        ("v1/responses", json!({"input": question})),
+    ] {
+        // the reply breaks off within its first event, or has none
+        for is_torn in [true, false] {
+            let about = format!("{path}, torn {is_torn}");
+            let mut upstream = ManualUpstream::start().await;
+            let server_info = json!({"sampling_defaults": "openai"});
+            upstream.replace(EngineProfile { flat: false, server_info, ..EngineProfile::default() });
+            let proxy = Proxy::probed(upstream.addr, &["--on-abort", "resume", "--tokenizer", TOKENIZER]).await;
+            let mut chats = proxy.parts.chats.clone();
+            drop(chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_))).await.unwrap());
+            let mut asked = asked.clone();
+            (asked["model"], asked["stream"]) = (json!("m"), json!(true));
+            let running = call(proxy.data, &format!("/sessions/s/{path}"), &asked);
+            let mut generation = upstream.next().await;
+            let request = generation.json();
+            generation.send(&[STREAM, &event(&object(&request, &[8], &Value::Null))].concat()).await;
+            accepted(&mut upstream, &proxy, "/pause_generation").await;
+            generation.reply(&last_event(&object(&request, &[8, 9], &abort()))).await;
+            waits_for_the_end_of_the_pause(&proxy).await;
+            accepted(&mut upstream, &proxy, "/continue_generation").await;
+            let mut rest = upstream.next().await;
+            if is_torn {
+                Rest::Torn.send(rest, true).await;
+            } else {
+                rest.send(STREAM).await;
+                rest.reply(END).await;
+            }
+            let answer = soon("a reply", running).await.unwrap();
+            let text = answer.text();
+            assert!(answer.status == 200 && answer.complete, "{about}: {text}");
+            let events = stream_data(&answer);
+            let last = events.last().unwrap();
+            match path {
+                "generate" => {
+                    assert_eq!(last["output_ids"], json!([8, 9]), "{about}: {text}");
+                    assert_eq!(last["meta_info"]["finish_reason"]["type"], "abort", "{about}: {text}");
+                }
+                // these APIs have no such reason
+                "v1/messages" => assert_eq!(last["error"]["type"], "overloaded_error", "{about}: {text}"),
+                "v1/responses" => {
+                    assert_eq!(last["type"], "response.failed", "{about}: {text}");
+                    assert_eq!(last["response"]["error"]["code"], "server_error", "{about}: {text}");
+                }
+                _ => {
+                    assert_eq!(finishes(&events), ["abort"], "{about}: {text}");
+                    let prompt = request["input_ids"].as_array().unwrap().len() as u64;
+                    assert_eq!(usage_of(&events), (Some(prompt), Some(2)), "{about}: {text}");
+                    assert_eq!(last["choices"], json!([]), "the usage is the last chunk: {about}: {text}");
+                }
+            }
+            let marks = text.matches("data: [DONE]\n\n").count();
+            let has_mark = !matches!(path, "v1/messages" | "v1/responses");
+            assert_eq!(
+                (marks, text.ends_with("data: [DONE]\n\n")),
+                (usize::from(has_mark), has_mark),
+                "{about}: {text}"
+            );
+            let counted = proxy.parts.metrics.resume_obstacles.with_label_values(&["broken"]).get();
+            assert_eq!(counted, 1, "{about}");
+            let rows = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
+            let ids = rows["trajectories"][0]["token_ids"].as_array().unwrap().clone();
+            assert_eq!(ids[ids.len() - 2..], [json!(8), json!(9)], "{about}: {rows}");
+        }
+    }
+}
+
+/// The engine has sampled the tokens, and an agent that comes back may continue them.
+#[tokio::test(flavor = "multi_thread")]
+async fn disconnect_before_the_rest_leaves_the_aborted_turn() {
+    for stream in [false, true] {
+        // while the engine is paused, and while the rest is requested
+        for is_requested in [false, true] {
+            let about = format!("stream {stream}, requested {is_requested}");
+            let mut upstream = ManualUpstream::streaming("cumulative").await;
+            let proxy = Proxy::probed(upstream.addr, &["--on-abort", "resume"]).await;
+            let mut client = Connection::open(proxy.data).await;
+            let asked = body("r", stream).to_string();
+            client.send(&written(proxy.data, "POST", "/sessions/s/generate", &[], asked.as_bytes())).await;
+            let mut generation = upstream.next().await;
+            let request = generation.json();
+            let aborted = object(&request, &[8, 9], &abort());
+            if stream {
+                generation.send(&[STREAM, &event(&object(&request, &[8], &Value::Null))].concat()).await;
+                let is_read = client.read_until(|read| read.ends_with(b"\n\n\r\n"));
+                assert!(soon("an event", is_read).await, "{about}");
+            }
+            accepted(&mut upstream, &proxy, "/pause_generation").await;
+            let reply = if stream { last_event(&aborted) } else { written_reply(200, aborted.to_string().as_bytes()) };
+            generation.reply(&reply).await;
+            waits_for_the_end_of_the_pause(&proxy).await;
+            let mut rest = None;
+            if is_requested {
+                accepted(&mut upstream, &proxy, "/continue_generation").await;
+                let asked = upstream.next().await;
+                assert_eq!(asked.json()["input_ids"], json!([5, 6, 7, 8, 9]), "{about}");
+                rest = Some(asked);
+            }
+            drop(client);
+            soon("nothing waits", async { while !counts(&proxy, "tokentap_pause_waiting 0").await {} }).await;
+            let recorded = async {
+                loop {
+                    let list = get(proxy.control, "/v1/sessions/s").await.json()["list"].take();
+                    if list.as_array().is_some_and(|list| !list.is_empty()) {
+                        break list;
+                    }
+                }
+            };
+            let list = soon("a turn", recorded).await;
+            drop(rest);
+            let [turn] = &list.as_array().unwrap()[..] else { panic!("{about}: one turn: {list}") };
+            // as with `--on-abort pass`
+            assert_eq!(
+                (&turn["fault"], &turn["finish_reason"], &turn["sampled_tokens"]),
+                (&json!("aborted"), &json!("abort"), &json!(2)),
+                "{about}: {turn}"
+            );
+            let rows = get(proxy.control, "/v1/sessions/s/trajectories").await.json();
+            let row = &rows["trajectories"][0];
+            assert_eq!(row["token_ids"], json!([5, 6, 7, 8, 9]), "{about}: {rows}");
+            assert_eq!(row["flags"], json!(["aborted"]), "{about}: the session lacks nothing: {rows}");
+        }
+    }
+}
+
+/// Aborts the generation of a request by a pause, with this text so far. Returns the reasons that are counted for not continuing it.
+async fn passed_with(profile: EngineProfile, asked: &Value, text: &str) -> Vec<String> {
+    let mut upstream = ManualUpstream::start().await;
+    upstream.replace(profile);
+    let proxy = Proxy::probed(upstream.addr, &["--on-abort", "resume"]).await;
+    let running = call(proxy.data, "/generate", asked);
+    let mut generation = upstream.next().await;
+    accepted(&mut upstream, &proxy, "/pause_generation").await;
+    let mut aborted = object(&generation.json(), &[8, 9], &abort());
+    aborted["text"] = json!(text);
+    if asked["stream"] == true {
+        generation.send(STREAM).await;
+        generation.reply(&last_event(&aborted)).await;
+    } else {
+        let is_batch = asked["input_ids"][0].is_array() || asked["sampling_params"]["n"].is_number();
+        let with_id = |at: usize| {
+            let mut of_sequence = aborted.clone();
+            of_sequence["meta_info"]["id"] = json!(format!("r-{at}"));
+            of_sequence
+        };
+        let reply = if is_batch { (0..2).map(with_id).collect() } else { aborted };
+        generation.reply(&written_reply(200, reply.to_string().as_bytes())).await;
+    }
+    let answer = soon("a reply", running).await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(answer.text().contains(r#""type":"abort""#), "{}", answer.text());
+    assert!(!upstream.has_more(), "no rest is requested for {asked}");
+    let metrics = get(proxy.control, "/metrics").await.text();
+    let reasons = metrics.lines().filter_map(|line| line.strip_prefix("tokentap_resume_obstacles_total{reason=\""));
+    reasons.filter(|reason| !reason.ends_with(" 0")).map(str::to_owned).collect()
+}
+
+/// The obstacles that the engine of the demo does not support, or that depend on the text at the abort.
+#[tokio::test(flavor = "multi_thread")]
+async fn obstacle_in_the_request_or_at_its_last_token_is_counted_once() {
+    let plain = || EngineProfile { flat: false, ..EngineProfile::default() };
+    for (stream, (name, value), text, reason) in [
+        (false, ("sampling_params.json_schema", json!("{}")), "ab", "grammar"),
+        (true, ("sampling_params.regex", json!("a*")), "ab", "grammar"),
+        (false, ("sampling_params.ebnf", json!("root ::= \"a\"*")), "ab", "grammar"),
+        (true, ("sampling_params.structural_tag", json!("{}")), "ab", "grammar"),
+        (false, ("sampling_params.n", json!(2)), "ab", "batch"),
+        (false, ("input_ids", json!([[5, 6], [7]])), "ab", "batch"),
+        (true, ("text", json!("a")), "ab", "prompt"),
+        (true, ("session_params", json!({"id": "e", "rid": null})), "ab", "prompt"),
+        (false, ("sampling_params.stop_regex", json!("c+")), "ab", "stop"),
+        (false, ("sampling_params.stop", json!(["bc"])), "ab", "stop"),
+        (true, ("sampling_params.stop", json!("bc")), "ab", "stop"),
+        (true, ("model", json!("m")), "a\u{fffd}", "character"),
+        (false, ("custom_logit_processor", json!("p")), "ab", "processor"),
+        (true, ("return_hidden_states", json!(true)), "ab", "member"),
+    ] {
+        let mut asked = body("r", stream);
+        if reason == "batch" || name == "text" {
+            let members = asked.as_object_mut().unwrap();
+            members.remove(if name == "text" { "input_ids" } else { "rid" });
+        }
+        match name.strip_prefix("sampling_params.") {
+            Some(name) => asked["sampling_params"][name] = value,
+            None => asked[name] = value,
+        }
+        assert_eq!(passed_with(plain(), &asked, text).await, [format!("{reason}\"}} 1")], "{name}");
+    }
+    // what the engine does to each request
+    for (profile, stream, reason) in [
+        (EngineProfile { preferred: json!({"repetition_penalty": 1.1}), ..plain() }, false, "member"),
+        (EngineProfile { preferred: json!({"repetition_penalty": 1.1}), ..plain() }, true, "member"),
+        // they are unknown
+        (EngineProfile { hides_preferred: true, preferred: json!({"temperature": 0.5}), ..plain() }, true, "member"),
+        (EngineProfile { streaming: "ids", ..plain() }, true, "unreadable"),
+    ] {
+        let about = format!("{profile:?}");
+        let reasons = passed_with(profile, &body("r", stream), "ab").await;
+        assert_eq!(reasons, [format!("{reason}\"}} 1")], "{about}");
     }
 }

@@ -283,6 +283,57 @@ async fn rows_of_the_earlier_weights_are_kept_after_an_update() {
     assert!(!row["flags"].to_string().contains("column"), "the engine retracted nothing: {row}");
 }
 
+/// A generation during which a trainer pauses the engine in this mode, changes the weights, and continues. The session has the name of the
+/// mode. Returns its row.
+async fn updated_during(demo: &Demo, mode: &str) -> Value {
+    let prompt = demo.encode("The ship went down the river");
+    let params = json!({"max_new_tokens": 200, "ignore_eos": true, "temperature": 0.9});
+    let body = json!({"input_ids": prompt, "rid": mode, "sampling_params": params});
+    let trainer = async {
+        while !demo.engine.journal().iter().any(|entry| entry.rid == mode && entry.sampled.len() >= 3) {
+            tokio::task::yield_now().await;
+        }
+        // the engine cannot flush the state of generations that it holds in place
+        let update = json!({"model_path": "other", "weight_version": mode, "flush_cache": false});
+        for (path, body) in [
+            ("/pause_generation", json!({"mode": mode})),
+            ("/update_weights_from_disk", update),
+            ("/continue_generation", json!({})),
+        ] {
+            let answer = post(demo.proxy.control, path, body.to_string().as_bytes()).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+    };
+    let path = format!("/sessions/{mode}/generate");
+    let (answer, ()) = tokio::join!(demo.post(&path, &body), trainer);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let row = rows(demo.proxy.control, mode).await.remove(0);
+    let flags = row["flags"].as_array().unwrap();
+    assert!(flags.contains(&json!("crosses_versions")), "{mode}: {flags:?}");
+    row
+}
+
+/// The engine processes the tokens of a retracted generation again, so those before the update may have the experts of either weights.
+#[tokio::test(flavor = "multi_thread")]
+async fn turn_that_was_retracted_across_an_update_is_uncertain() {
+    let options =
+        EngineOptions { token_delay: Some(Duration::from_millis(5)), journal: true, ..EngineOptions::default() };
+    let demo = demo(options, &[]).await;
+    for (mode, is_uncertain) in [("retract", true), ("in_place", false)] {
+        let row = updated_during(&demo, mode).await;
+        let flags = row["flags"].as_array().unwrap();
+        assert_eq!(flags.contains(&json!("column_uncertain")), is_uncertain, "{mode}: {flags:?}");
+        assert_eq!(row["turns"][0].get("missing_columns"), None, "{mode}: the column is complete");
+        assert_eq!(experts(&row).iter().flatten().count(), ids(&row).len() - 1, "{mode}");
+    }
+    // a trainer that needs certain values leaves the row out
+    let query = json!({"sessions": ["retract", "in_place"], "format": "jsonl", "exclude": ["column_uncertain"]});
+    let export = post(demo.proxy.control, "/v1/samples", query.to_string().as_bytes()).await;
+    assert_eq!(export.header("tokentap-refused"), Some(r#"{"column_uncertain":1}"#), "{}", export.text());
+    let kept: Vec<Value> = export.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(kept.iter().map(|row| &row["session"]).collect::<Vec<_>>(), [&json!("in_place")]);
+}
+
 #[tokio::test]
 async fn column_that_the_engine_does_not_return_is_missing_with_a_reason() {
     let demo = Demo::start(EngineOptions::default(), &FLAGS).await;

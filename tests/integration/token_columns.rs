@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokentap::demo::{EngineOptions, SamplingParams, Streaming};
 use tokentap::serve::grpc::pb::{Column, SamplesRequest, TokenRange, samples_reply};
 
+use super::chat::Chat;
 use super::grpc::client::trajectories;
 use super::support::binary::{Binary, output};
 use super::support::client::{get, post};
@@ -250,4 +251,57 @@ async fn mask_of_an_unlimited_support_is_not_requested() {
     assert_eq!(demo.post("/sessions/s/generate", &body).await.status, 200);
     let row = jsonl(demo.proxy.control, "s").await;
     assert_eq!(row["turns"][0]["missing_columns"], json!([{"name": "sampling_mask", "reason": "open_support"}]));
+}
+
+/// The masks of the only turn of a row, each of which has its token and at most three others.
+fn masks_of(row: &Value, about: &str) -> Vec<Vec<u32>> {
+    let [column] = &row["columns"].as_array().unwrap()[..] else { panic!("{about}: {row}") };
+    let ids: Vec<u32> = serde_json::from_value(row["token_ids"].clone()).unwrap();
+    let prompt = usize::try_from(row["prompt_length"].as_u64().unwrap()).unwrap();
+    assert_eq!(column["name"], "sampling_mask", "{about}");
+    assert_eq!(column["tokens"], json!([{"start": prompt, "end": ids.len()}]), "{about}");
+    let data = STANDARD.decode_to_vec(column["data"].as_str().unwrap()).unwrap();
+    let masks = ragged(&data, ids.len() - prompt);
+    for (id, mask) in ids[prompt..].iter().zip(&masks) {
+        assert!(mask.contains(id) && mask.len() <= 4, "{about}: token {id}, mask {mask:?}");
+    }
+    masks
+}
+
+/// Only a chat completion that asks for its masks gets them. tokentap asks for those of the others, whose requests to the engine it writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn masks_of_chats_are_columns_and_in_the_reply_of_those_that_ask() {
+    let chat = Chat::start(&["--columns", "sampling_mask"]).await;
+    let demo = &chat.demo;
+    for (api, asks) in [("chat/completions", false), ("messages", false), ("chat/completions", true)] {
+        for stream in [false, true] {
+            let about = format!("{api}, asks {asks}, stream {stream}");
+            let session = format!("{}-{asks}-{stream}", api.len());
+            let mut body = json!({"model": "m", "max_tokens": 6, "temperature": 0.8, "top_k": 4, "ignore_eos": true,
+                "stream": stream, "messages": [{"role": "user", "content": "How far does the light go?"}]});
+            if asks {
+                (body["return_sampling_mask"], body["return_meta_info"]) = (json!(true), json!(true));
+            }
+            let answer = demo.post(&format!("/sessions/{session}/v1/{api}"), &body).await;
+            assert_eq!(answer.status, 200, "{about}: {}", answer.text());
+            let row = jsonl(demo.proxy.control, &session).await;
+            assert_eq!(row["turns"][0]["missing_columns"], json!([]), "{about}");
+            let masks = masks_of(&row, &about);
+            assert_eq!(masks.len(), 6, "{about}");
+            assert_eq!(answer.text().contains("sampling_mask"), asks, "{about}: {}", answer.text());
+            if asks {
+                let objects = if stream { answer.events() } else { vec![answer.json()] };
+                // the engine streams the masks of new tokens
+                let lists = objects.iter().filter_map(|object| {
+                    object.pointer("/choices/0/meta_info/output_token_sampling_mask")?.as_array().cloned()
+                });
+                assert_eq!(json!(lists.flatten().collect::<Vec<Value>>()), json!(masks), "{about}");
+            }
+        }
+    }
+    let without_meta =
+        json!({"messages": [{"role": "user", "content": "hi"}], "top_k": 4, "return_sampling_mask": true});
+    let refused = demo.post("/v1/chat/completions", &without_meta).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("return_sampling_mask requires return_meta_info=true."), "{}", refused.text());
 }
