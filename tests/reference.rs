@@ -273,8 +273,8 @@ fn token_columns_page_is_up_to_date() {
          ## Bytes\n\n\
          A column takes the same bytes in memory, in the log and in the shared ledger, besides 100 bytes for each turn. `tests/column_bytes.rs` \
          measures the first three rows: the memory by the allocator, the log and the archive by their files, of rows with 2,048 sampled tokens. \
-         Its values are random; those of a model are less so, and take fewer bytes in an archive. A reply has the routed experts of \
-         its prompt as well.\n\n\
+         Its values are random; those of a model are less so, and take fewer bytes in an archive, which has no scores. A reply has \
+         the routed experts of its prompt as well.\n\n\
          | column | bytes a token | tokens in 1 GiB | bytes a token in the archive | bytes a token on the wire |\n|---|---|---|---|---|\n"
     )
     .unwrap();

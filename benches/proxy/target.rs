@@ -12,7 +12,7 @@ use crate::client::Connection;
 use crate::nginx;
 use crate::process::{HARNESS_CORE, PROXY_CORE, Process};
 use crate::upstream::{CANNED, ROLE, Server};
-use crate::workload::{COLUMNS, EntropyRequest, Flow, Workload};
+use crate::workload::{EntropyRequest, Flow, Workload};
 
 /// The engine's process.
 pub struct Engine {
@@ -112,7 +112,7 @@ impl Target {
             Self::Direct | Self::Nginx => workload.api == Api::Generate,
             // it drops members of requests, so that a paced stream has no pauses and another reply comes than was asked for
             Self::Router(_) => workload.name == "job flat 512 x 20",
-            Self::Tokentap(name, _) if WITH_COLUMN.contains(name) => workload.name == COLUMNS,
+            Self::Tokentap(name, _) if WITH_COLUMN.contains(name) => workload.has_columns(),
             Self::Tokentap(LOGGED | SHARED, _) => workload.flow == Flow::Whole && workload.is_job() && workload.k == 20,
             Self::Tokentap(..) => true,
         }

@@ -48,8 +48,8 @@ pub struct Workload {
     pub connections: &'static [usize],
 }
 
-/// The workload that shows what each token column costs.
-pub const COLUMNS: &str = "columns 512 x 20";
+/// The workloads that show what each token column costs begin with it.
+const COLUMNS: &str = "columns ";
 
 /// Ids of a short prompt.
 const SHORT_PROMPT: usize = 32;
@@ -83,7 +83,8 @@ impl Workload {
             whole("forward 512 x 20", Nested, TopLogprobs, 512, 20),
             Self { connections: &[1, 16, 64, 1024], ..whole("job flat 16 x 20", Flat, Entropy, 16, 20) },
             Self { connections: &[1, 16, 64, 256], ..whole("job flat 512 x 20", Flat, Entropy, 512, 20) },
-            whole(COLUMNS, Flat, Entropy, 512, 20),
+            whole("columns 512 x 20", Flat, Entropy, 512, 20),
+            stream("columns stream 512", Flat, Entropy, Flow::Stream, 512, &[1]),
             Self { prompt: 50_000, connections: &[1, 16], ..whole("long prompt", Flat, Entropy, 16, 20) },
             whole("job nested 512 x 20", Nested, Entropy, 512, 20),
             whole("job flat 512 x 128", Flat, Entropy, 512, 128),
@@ -97,6 +98,11 @@ impl Workload {
             stream("stream 4096", Flat, Entropy, Flow::Stream, 4096, &[1]),
             stream("stream cumulative 512", Nested, EntropyOverLogprobs, Flow::Stream, 512, &[1]),
         ]
+    }
+
+    /// Whether it is run with each token column.
+    pub fn has_columns(&self) -> bool {
+        self.name.starts_with(COLUMNS)
     }
 
     pub fn is_stream(&self) -> bool {
@@ -175,7 +181,7 @@ impl Workload {
             more += r#","stream":true"#;
         }
         // a mask needs a finite support
-        let support = if self.name == COLUMNS { format!(r#","top_k":{SUPPORT}"#) } else { String::new() };
+        let support = if self.has_columns() { format!(r#","top_k":{SUPPORT}"#) } else { String::new() };
         let pace = match self.flow {
             Flow::Paced(pace) => format!(r#","custom_params":{{"pace_us":{}}}"#, pace.as_micros()),
             _ => String::new(),
