@@ -120,8 +120,8 @@ pub struct Preferred {
     pub custom_params: bool,
     /// They include other parameters than those that act on each token alone.
     pub count_tokens: bool,
-    /// All of them that are not null.
-    pub members: Arc<serde_json::Map<String, serde_json::Value>>,
+    /// Those that change the distribution of recorded logprobs.
+    pub changing: Arc<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// The behaviour of the engine's own chat endpoint.

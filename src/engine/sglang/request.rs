@@ -217,8 +217,8 @@ impl GenerateRequest {
         Ok(())
     }
 
-    /// The sampling parameters of prompt `at` as its turn records them: unchanged, but for the engine's own `defaults`, and for
-    /// `custom_logit_processor: true` if the request has one, which changes the distribution as they do.
+    /// The sampling parameters of prompt `at` as its turn records them: unchanged, but for the `defaults` of the engine that change
+    /// logprobs, and for `custom_logit_processor: true` if the request has one, which changes the distribution as they do.
     #[must_use]
     pub(crate) fn recorded_sampling(&self, at: usize, defaults: &Map<String, Value>) -> Option<Arc<str>> {
         let text = self.sampling.get(at).map(|sampling| std::str::from_utf8(&self.bytes[sampling.span.clone()]));

@@ -219,10 +219,14 @@ const CHANGING: [(&str, f64); 10] = [
 /// The first of these sampling parameters that changed the distribution, if one did.
 pub(crate) fn changing_parameter(sampling: &str) -> Option<&'static str> {
     let sampling: serde_json::Value = serde_json::from_str(sampling).ok()?;
-    let changes = |(name, off): &&(&str, f64)| {
-        sampling.get(*name).is_some_and(|value| !value.is_null() && value.as_f64() != Some(*off))
-    };
+    let changes = |(name, _): &&(&str, f64)| sampling.get(*name).is_some_and(|value| changes_logprobs(name, value));
     CHANGING.iter().find(changes).map(|(name, _)| *name)
+}
+
+/// Whether this sampling parameter changes the distribution of which SGLang returns logprobs.
+pub(crate) fn changes_logprobs(name: &str, value: &serde_json::Value) -> bool {
+    let off = CHANGING.iter().find(|(known, _)| *known == name).map(|(_, off)| *off);
+    off.is_some_and(|off| !value.is_null() && value.as_f64() != Some(off))
 }
 
 #[cfg(test)]

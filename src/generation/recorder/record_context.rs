@@ -20,7 +20,7 @@ pub struct RecordContext {
     pub prompts: SmallVec<[Option<Arc<[u32]>>; 1]>,
     /// The request that the engine continues: it puts the tokens of that request before each prompt.
     pub session_params: Option<SessionParams>,
-    /// The `sampling_params` of each prompt, with the engine's defaults.
+    /// The `sampling_params` of each prompt, with the engine's defaults that change logprobs.
     pub sampling: SmallVec<[Option<Arc<str>>; 1]>,
     /// The served model.
     pub model: Arc<str>,
@@ -53,7 +53,7 @@ impl RecordContext {
     pub fn for_generate(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         let prompts = request.batch().unwrap_or(1);
         let none = serde_json::Map::new();
-        let defaults = upstream.preferred.as_ref().map_or(&none, |preferred| &preferred.members);
+        let defaults = upstream.preferred.as_ref().map_or(&none, |preferred| &preferred.changing);
         Self {
             prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
             session_params: request.session_params.clone(),

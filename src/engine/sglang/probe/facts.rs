@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, ProductTraits, StreamMode};
 use crate::engine::sglang::resume::STATELESS;
+use crate::engine::sglang::score::changes_logprobs;
 use crate::engine::{sgl_jax, sglang};
 
 /// The JSON object of an information route. A member that is absent, or has another type than in SGLang, is unknown: other products use the
@@ -110,14 +111,13 @@ fn preferred(value: &Value) -> Option<Preferred> {
         Value::String(text) => serde_json::from_str::<Value>(text).ok()?,
         other => other.clone(),
     };
-    let Value::Object(mut members) = parsed else { return None };
-    members.retain(|_, value| !value.is_null());
+    let Value::Object(members) = parsed else { return None };
     Some(Preferred {
         temperature: members.get("temperature").and_then(Value::as_f64),
         top_k: members.get("top_k").and_then(Value::as_i64),
-        custom_params: members.contains_key("custom_params"),
-        count_tokens: members.keys().any(|name| !STATELESS.contains(&&**name)),
-        members: Arc::new(members),
+        custom_params: members.get("custom_params").is_some_and(|value| !value.is_null()),
+        count_tokens: members.iter().any(|(name, value)| !value.is_null() && !STATELESS.contains(&&**name)),
+        changing: Arc::new(members.into_iter().filter(|(name, value)| changes_logprobs(name, value)).collect()),
     })
 }
 
@@ -215,9 +215,11 @@ mod tests {
         assert_eq!(preferred(&json!({})), None);
         assert_eq!(preferred(&json!({"preferred_sampling_params": "not JSON"})), None);
         assert_eq!(preferred(&json!({"preferred_sampling_params": null})), Some(Preferred::default()));
-        let members = json!({"temperature": 0.5}).as_object().unwrap().clone();
-        let half = Some(Preferred { temperature: Some(0.5), members: Arc::new(members), ..Preferred::default() });
+        let half = Some(Preferred { temperature: Some(0.5), ..Preferred::default() });
         assert_eq!(preferred(&json!({"preferred_sampling_params": {"temperature": 0.5, "top_k": null}})), half);
+        let changing = json!({"repetition_penalty": 1.1, "presence_penalty": 0, "stop": ["."], "regex": null});
+        let found = preferred(&json!({"preferred_sampling_params": changing})).unwrap();
+        assert_eq!(Value::Object((*found.changing).clone()), json!({"repetition_penalty": 1.1}));
         assert_eq!(preferred(&json!({"preferred_sampling_params": "{\"temperature\":0.5}"})), half);
     }
 }

@@ -143,7 +143,7 @@ pub struct Turn {
     /// The policies that sampled its tokens.
     #[prost(message, repeated, tag = "12")]
     pub policy: ::prost::alloc::vec::Vec<PolicySpan>,
-    /// `sampling_params` as the client wrote them, with the engine's preferred ones that it did not set: the text of a JSON object.
+    /// `sampling_params` as the client wrote them, with those preferred ones of the engine that change logprobs: the text of a JSON object.
     #[prost(string, optional, tag = "13")]
     pub sampling: ::core::option::Option<::prost::alloc::string::String>,
     /// The served model.
@@ -531,7 +531,8 @@ pub struct ExportHead {
         u64,
     >,
     /// The number of exported rows that lack routed experts or scores, by reason: `missing_routed_experts`, `partial_routed_experts`,
-    /// `unshaped_routed_experts`, `missing_scores`.
+    /// `unshaped_routed_experts`, `missing_scores`, `missing_reward`,
+    /// `missing_path_reward`.
     #[prost(btree_map = "string, uint64", tag = "5")]
     pub incomplete: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
