@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::generation::capture::{Capture, UnreadableReply};
 use crate::generation::event::EventAccess;
 use crate::generation::recorder::Recorder;
+use crate::long_work::{BodyLength, in_place};
 use crate::session::Fault;
 use crate::session::ledger::Ack;
 
@@ -36,7 +37,7 @@ pub struct ActiveGeneration {
     /// How it is continued after an abort; `None` if it is not.
     resumption: Option<Box<Resumption>>,
     /// The reply up to an abort, while its rest is awaited: its tokens are recorded if the client disconnects.
-    unread: Option<Bytes>,
+    aborted_reply: Option<Bytes>,
 }
 
 impl ActiveGeneration {
@@ -46,7 +47,7 @@ impl ActiveGeneration {
         let context = capture.context();
         let matters = context.settings.on_abort != AbortPolicy::Pass;
         let interruptions = matters.then(|| context.interruptions.mark());
-        Self { capture: Box::new(capture), key, sent: false, interruptions, resumption: None, unread: None }
+        Self { capture: Box::new(capture), key, sent: false, interruptions, resumption: None, aborted_reply: None }
     }
 
     #[must_use]
@@ -93,8 +94,8 @@ impl ActiveGeneration {
     }
 
     /// Sets the reply so far, while its rest is awaited.
-    pub(super) fn set_unread(&mut self, reply: Option<Bytes>) {
-        self.unread = reply;
+    pub(super) fn set_aborted_reply(&mut self, reply: Option<Bytes>) {
+        self.aborted_reply = reply;
     }
 
     /// Records that its rest is about to be requested with the id `rid`. The tokens from here on are sampled by the current policy.
@@ -167,8 +168,13 @@ pub(crate) type DurabilityWait = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 impl Drop for ActiveGeneration {
     fn drop(&mut self) {
-        if let Some(reply) = self.unread.take() {
-            self.guarded(|capture| capture.decode_whole(&reply, EventAccess::Bytes));
+        if let Some(reply) = self.aborted_reply.take() {
+            let decoded = in_place(BodyLength::Reply(reply.len()), || {
+                self.guarded(|capture| capture.decode_whole(&reply, EventAccess::Bytes))
+            });
+            if decoded.is_none() {
+                self.capture.incomplete();
+            }
         }
         self.capture.cut(if self.sent { Fault::Disconnected } else { Fault::Broken });
         if !self.sent {

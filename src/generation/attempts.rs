@@ -66,6 +66,8 @@ pub(super) enum JoinedEvent {
     },
     /// It belongs after tokens that the client has, but cannot be joined to them.
     Unjoinable,
+    /// The rest cannot be read from here on. The client gets this event of the abort, and nothing after it.
+    Ended(SseEvent),
 }
 
 impl From<SseEvent> for JoinedEvent {
@@ -154,18 +156,17 @@ impl Attempts {
                 event: self.end(ResumeObstacle::Refused, active),
                 aborted_tokens: None,
             },
-            JoinOutcome::Unreadable if self.replacement.is_some() => {
-                JoinedEvent::Events { before: None, event: self.give_up(), aborted_tokens: None }
+            JoinOutcome::Unreadable if resumption.has_continued() => {
+                self.give_up().map_or(JoinedEvent::Unjoinable, JoinedEvent::Ended)
             }
-            JoinOutcome::Unreadable if resumption.has_continued() => JoinedEvent::Unjoinable,
             JoinOutcome::Error | JoinOutcome::Unreadable => event.into(),
         }
     }
 
-    /// The event of an abort whose rest has not begun, for a client that no longer waits.
+    /// The event of an abort whose rest does not begin: the client no longer waits, or nothing more is parsed. A refusal is no longer needed.
     pub(super) fn abandon(&mut self) -> Option<SseEvent> {
-        let replacement = self.replacement.take_if(|replacement| matches!(replacement.cause, Cause::Aborted { .. }));
-        replacement.map(|replacement| replacement.last)
+        let Replacement { last, cause, .. } = *self.replacement.take()?;
+        matches!(cause, Cause::Aborted { .. }).then_some(last)
     }
 
     /// The event that was held back, if no other reply begins, for this reason.

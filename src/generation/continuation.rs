@@ -63,7 +63,7 @@ async fn send_stream(context: Arc<GenerationContext>, call: UpstreamCall) -> Opt
 /// Completes a reply that does not stream. If it cannot be continued, it is the one of the last attempt.
 pub(super) async fn complete(resumption: Resumption, reply: Bytes, active: &mut ActiveGeneration, limit: u64) -> Bytes {
     let reply = join_rest(resumption, reply, active, limit).await;
-    active.set_unread(None);
+    active.set_aborted_reply(None);
     reply
 }
 
@@ -84,7 +84,7 @@ async fn join_rest(mut resumption: Resumption, mut reply: Bytes, active: &mut Ac
             JoinOutcome::Aborted(object, continuation) => (held(object.json, reply), object.new_tokens, continuation),
         };
         active.capture_mut().mark_epoch(new_tokens);
-        active.set_unread(Some(joined.clone()));
+        active.set_aborted_reply(Some(joined.clone()));
         if !resumption.wait_continued(&context).await || active.capture().is_aborted_by_client() {
             return joined;
         }

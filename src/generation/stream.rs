@@ -23,6 +23,7 @@ use crate::generation::attempts::{Attempts, JoinedEvent};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
 use crate::generation::request::RequestHead;
+use crate::generation::resumption::count_passed;
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
 
@@ -181,8 +182,12 @@ impl EventStream {
     fn joined_event(&mut self, event: sse::SseEvent) -> Option<Arc<GenerationEvent>> {
         match self.attempts.join(event, &mut self.active) {
             JoinedEvent::Unjoinable => Some(self.refuse_unjoined()),
+            JoinedEvent::Ended(last) => Some(self.end_with(last)),
             JoinedEvent::Events { before, event, aborted_tokens } => {
                 let before = before.map(|event| self.event(event));
+                if self.state != State::Reading {
+                    return before;
+                }
                 self.held.extend(before);
                 if let Some(tokens) = aborted_tokens {
                     self.active.capture_mut().mark_epoch(tokens);
@@ -212,15 +217,21 @@ impl EventStream {
     /// The event that was held back, if the reply that replaces an earlier one breaks off before its first event.
     fn broken_replacement(&mut self) -> Option<Arc<GenerationEvent>> {
         let last = self.attempts.end(ResumeObstacle::Broken, &self.active)?;
+        self.active.mark_ended();
+        Some(self.end_with(last))
+    }
+
+    /// Ends the stream with an event that was held back, and with the end mark, which was not read. Dropping the stream then aborts a
+    /// generation that still runs.
+    fn end_with(&mut self, last: sse::SseEvent) -> Arc<GenerationEvent> {
         let event = self.event(last);
-        let is_open = self.state == State::Reading;
-        self.end();
-        if !is_open {
-            return Some(event);
+        if self.state == State::Ended {
+            return event;
         }
         self.held.push_back(event);
-        // the end mark of the replaced reply was not read
-        Some(self.completed(GenerationEvent::done(Bytes::from_static(b"data: [DONE]\n\n"))))
+        self.state = State::Ended;
+        self.active.capture_mut().cut(Fault::Broken);
+        self.completed(GenerationEvent::done(Bytes::from_static(b"data: [DONE]\n\n")))
     }
 
     /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
@@ -276,6 +287,11 @@ impl EventStream {
         self.active.capture().skip(reason);
         if self.must_measure() {
             return self.refuse(reason);
+        }
+        let aborted = self.attempts.abandon();
+        if let Some(aborted) = aborted {
+            count_passed(&self.active.context().metrics, ResumeObstacle::Unreadable);
+            return self.end_with(aborted);
         }
         if self.attempts.has_continued() {
             return self.refuse_unjoined();

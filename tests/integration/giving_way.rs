@@ -492,6 +492,28 @@ async fn refusal_of_the_clients_own_stream_reaches_it() {
     assert_eq!(answer.text(), format!("data: {}\n\ndata: [DONE]\n\n", STREAMED_REFUSALS[0]));
 }
 
+/// The second reply is forwarded unread, or has no event.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_comes_only_if_the_second_reply_does_not_begin() {
+    let large = format!("data: {{\"text\":\"{}\"}}\n\ndata: [DONE]\n\n", "a".repeat(80_000));
+    for second in [large, String::new()] {
+        let reply = second.clone();
+        let upstream =
+            Upstream::start(EngineProfile::default(), move |asked| match asked.json()["return_logprob"] == true {
+                true => refused_stream(STREAMED_REFUSALS[0]),
+                false => stream(&[reply.as_bytes()]),
+            })
+            .await;
+        let proxy = Proxy::probed(upstream.addr, &["limit:max-reply-bytes", "65536"]).await;
+        let answer =
+            post(proxy.data, "/generate", br#"{"input_ids":[1],"stream":true,"sampling_params":{"max_new_tokens":4}}"#)
+                .await;
+        let refused = format!("data: {}\n\ndata: [DONE]\n\n", STREAMED_REFUSALS[0]);
+        let expected = if second.is_empty() { &refused } else { &second };
+        assert!(answer.text() == *expected, "{:.200}", answer.text());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn masks_that_the_engine_refuses_within_its_limit_are_not_requested() {
     for (masks, refused) in [(true, false), (true, true), (false, false)] {

@@ -586,6 +586,11 @@ impl Rest {
             call.send(STREAM).await;
             let event = if is_torn { object.to_vec() } else { [b"data: ", object, b"\n\n"].concat() };
             call.send(&chunk(&event)).await;
+            if matches!(self, Self::Unreadable) {
+                // readable again, but its place is unknown
+                let later = json!({"text": "z", "output_ids": [4], "meta_info": {"id": "r", "completion_tokens": 9}});
+                call.send(&chunk(format!("data: {later}\n\n").as_bytes())).await;
+            }
         } else {
             let length = object.len() + usize::from(is_torn);
             let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
