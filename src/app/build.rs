@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, watch};
 use super::{sessions, settings};
 use crate::budget::Budget;
 use crate::chat::model::Chats;
-use crate::config::Config;
+use crate::config::{Config, TEACHER_SELF};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::generation::context::GenerationContext;
@@ -18,7 +18,8 @@ use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
 use crate::serve::connection::Phase;
 use crate::serve::discovery::Discovery;
-use crate::serve::proxy::{Proxy, TEACHER_PATHS};
+use crate::serve::proxy::Proxy;
+use crate::serve::teacher::{PLACES, TeacherEngine};
 use crate::session::Policy;
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::Directory;
@@ -46,7 +47,8 @@ pub(super) struct Built {
 /// A line for the user.
 pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<Metrics>) -> Result<Built, String> {
     let client = settings::client(&config)?;
-    let teachers = settings::teachers(&config)?;
+    let named = settings::teachers(&config)?.into_iter().chain([(TEACHER_SELF.to_owned(), client.clone())]);
+    let teachers = named.map(|(name, client)| (name, TeacherEngine::new(client))).collect();
     let engines = Engines::try_new(client.clone(), &config.engine)?;
     let slices = Slices::start(&config.slices, &metrics);
     let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
@@ -71,7 +73,7 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
     let proxy = Arc::new(Proxy {
         client,
         teachers,
-        teacher_paths: Semaphore::new(TEACHER_PATHS),
+        places_at_urls: Arc::new(Semaphore::new(PLACES)),
         engines,
         sessions,
         metrics,

@@ -24,64 +24,95 @@ pub async fn run(args: &ScoreArgs) -> Result<(), String> {
         return Err(format!("{} has no sessions", client.url()));
     }
     let progress = Progress::sessions("scoring", sessions.len());
-    let (mut scored, mut skipped, mut complete, mut refused) = (0, 0, Vec::new(), Vec::new());
+    let (mut scored, mut skipped, mut done, mut refused) = (0, 0, Scored::default(), Vec::new());
     for batch in sessions.chunks(BATCH) {
-        let (mut present, reply) = score_present(&client, args, batch, args.again).await?;
-        for row in reply["rows"].as_array().into_iter().flatten() {
+        let mut wanted = Scored { sessions: batch.to_vec(), rows: Vec::new() };
+        let reply = score_present(&client, args, &mut wanted, args.again).await?;
+        let rows = reply["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for row in rows {
             scored += row["scored"].as_u64().unwrap_or(0);
             skipped += row["skipped"].as_u64().unwrap_or(0);
             if let Some(error) = row["error"].as_str() {
                 refused.push(format!("path {} of session {}: {error}", row["leaf"], row["session"]));
-                present.retain(|name| row["session"] != **name);
             }
         }
-        complete.append(&mut present);
+        done.add(wanted.sessions, rows);
         progress.add(batch.len());
     }
     progress.clear();
     // all of them have scores now, so nothing is sent to the teacher
-    let (_, all) = score_present(&client, args, &complete, false).await?;
-    crate::cli::print(&format!("{}\n", all["mismatch"]));
+    if !done.is_empty() {
+        let all = score_present(&client, args, &mut done, false).await?;
+        crate::cli::print(&format!("{}\n", all["mismatch"]));
+    }
     eprintln!("tokentap: {} scored {scored} tokens of {} sessions; {skipped} had scores", args.teacher, sessions.len());
     if refused.is_empty() {
         return Ok(());
     }
     let count = refused.len();
     refused.iter().for_each(|refusal| eprintln!("tokentap: {refusal}"));
-    Err(format!("{} refused {count} of the paths, which have no scores", args.teacher))
+    Err(format!("{} refused {count} of the paths", args.teacher))
 }
 
-/// Scores sessions, and returns them with the reply. Sessions that were listed, and are no longer there, are left out.
+/// The paths of a request: those of whole sessions, and single ones.
+#[derive(Default)]
+struct Scored {
+    sessions: Vec<String>,
+    rows: Vec<Value>,
+}
+
+impl Scored {
+    /// Adds sessions with the rows of their reply. Of a session with a refused path only the others are added.
+    fn add(&mut self, sessions: Vec<String>, rows: &[Value]) {
+        let is_refused = |row: &Value| !row["error"].is_null();
+        for session in sessions {
+            let own: Vec<&Value> = rows.iter().filter(|row| row["session"] == *session).collect();
+            if own.iter().any(|row| is_refused(row)) {
+                let others = own.into_iter().filter(|row| !is_refused(row));
+                self.rows.extend(others.map(|row| json!({"session": session, "leaf": row["leaf"]})));
+            } else {
+                self.sessions.push(session);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.rows.is_empty()
+    }
+}
+
+/// Scores paths. Removes those whose sessions were listed, and are no longer there.
 async fn score_present(
     client: &ControlClient,
     args: &ScoreArgs,
-    names: &[String],
+    paths: &mut Scored,
     again: bool,
-) -> Result<(Vec<String>, Value), String> {
-    let mut names = names.to_vec();
+) -> Result<Value, String> {
     loop {
-        if names.is_empty() {
-            return Ok((names, Value::Null));
+        if paths.is_empty() {
+            return Ok(Value::Null);
         }
-        let error = match score(client, args, &names, again).await {
-            Ok(reply) => return Ok((names, reply)),
+        let error = match score(client, args, paths, again).await {
+            Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
         if !args.session.is_empty() {
             return Err(error);
         }
-        let (listed, before) = (sessions(client).await?, names.len());
-        names.retain(|name| listed.binary_search(name).is_ok());
-        if names.len() == before {
+        let (listed, before) = (sessions(client).await?, paths.sessions.len() + paths.rows.len());
+        let is_listed = |name: &str| listed.binary_search_by(|known| known.as_str().cmp(name)).is_ok();
+        paths.sessions.retain(|name| is_listed(name));
+        paths.rows.retain(|row| row["session"].as_str().is_some_and(is_listed));
+        if paths.sessions.len() + paths.rows.len() == before {
             return Err(error);
         }
     }
 }
 
-async fn score(client: &ControlClient, args: &ScoreArgs, sessions: &[String], again: bool) -> Result<Value, String> {
+async fn score(client: &ControlClient, args: &ScoreArgs, paths: &Scored, again: bool) -> Result<Value, String> {
     let mut body = json!({
-        "teacher": args.teacher, "sessions": sessions, "again": again, "classes": args.classes, "top_logprobs": args.top_logprobs,
-        "logprobs_of_top_ids": args.logprobs_of_top_ids,
+        "teacher": args.teacher, "sessions": paths.sessions, "rows": paths.rows, "again": again, "classes": args.classes,
+        "top_logprobs": args.top_logprobs, "logprobs_of_top_ids": args.logprobs_of_top_ids,
     });
     if let Some(key) = &args.teacher_key {
         body["key"] = key.expose().into();

@@ -17,11 +17,9 @@ use crate::metrics::Metrics;
 use crate::rl::ThinkTokens;
 use crate::serve::connection::Phase;
 use crate::serve::discovery::Discovery;
+use crate::serve::teacher::TeacherEngine;
 use crate::session::Sessions;
 use crate::session::ledger::Ack;
-
-/// Paths that teachers score at the same time. Each is a prefill, of which an engine runs few at once.
-pub(crate) const TEACHER_PATHS: usize = 8;
 
 /// The parts of a running proxy.
 #[derive(Debug)]
@@ -30,10 +28,10 @@ pub struct Proxy {
     pub config: Arc<Config>,
     /// The HTTP client of the upstream.
     pub client: Client,
-    /// The HTTP clients of the teachers, by name.
-    pub teachers: BTreeMap<String, Client>,
-    /// The places for paths at teachers, [`TEACHER_PATHS`], of all requests.
-    pub teacher_paths: Semaphore,
+    /// The teachers by name, among them the upstream.
+    pub teachers: BTreeMap<String, TeacherEngine>,
+    /// The places for paths at teachers that requests name by their URL.
+    pub places_at_urls: Arc<Semaphore>,
     /// The engines that run the requests to the upstream.
     pub engines: Engines,
     /// All metrics.

@@ -1,5 +1,9 @@
 //! The clients of teachers: of those that the settings name, and of URLs in requests.
 
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
 use crate::config::{Config, Secret, server_url, teacher_host_and_port};
 use crate::engine::transport::client::{Client, ClientSettings};
 use crate::serve::host::Host;
@@ -7,6 +11,23 @@ use crate::serve::problem::{ErrorCode, Problem};
 
 /// The longest URL of a teacher in bytes. It is the name of its scores, which each record of them has.
 const LONGEST_URL: usize = 256;
+
+/// Paths that a teacher scores at the same time. Each is a prefill, of which an engine runs few at once.
+pub(crate) const PLACES: usize = 8;
+
+/// The engine of a teacher that has a name.
+#[derive(Debug)]
+pub struct TeacherEngine {
+    pub(crate) client: Client,
+    /// The places for paths at it, [`PLACES`], of all requests.
+    pub(crate) places: Arc<Semaphore>,
+}
+
+impl TeacherEngine {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, places: Arc::new(Semaphore::new(PLACES)) }
+    }
+}
 
 /// A client of the engine of a teacher. It has no key but this one.
 ///

@@ -20,8 +20,9 @@ use crate::long_work::{BodyLength, offload_export, on_body};
 use crate::rl::{Mismatch, RatioLimits, RatioProblem, RowIndex, log_ratios};
 use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
-use crate::serve::proxy::{Proxy, TEACHER_PATHS};
+use crate::serve::proxy::Proxy;
 use crate::serve::response::json_response;
+use crate::serve::teacher::PLACES;
 use crate::session::{Row, ScoredTurn, Scores, SessionError, Turn, TurnScores};
 use job::{Demand, Job, Wanted};
 use teacher::Teacher;
@@ -282,7 +283,7 @@ async fn run(
         let (proxy, teacher) = (Arc::clone(proxy), teacher.clone());
         tasks.spawn(async move {
             let name = (Arc::clone(row.session()), row.leaf());
-            let _place = proxy.teacher_paths.acquire().await;
+            let _place = teacher.places.acquire().await;
             match score_row(&proxy, &teacher, row, wanted).await {
                 Ok(tokens) => Ok((name, Ok(tokens))),
                 Err(RowError::Refused(error)) => Ok((name, Err(error))),
@@ -290,7 +291,7 @@ async fn run(
             }
         });
     };
-    waiting.by_ref().take(TEACHER_PATHS).for_each(|row| begin(row, &mut tasks));
+    waiting.by_ref().take(PLACES).for_each(|row| begin(row, &mut tasks));
     let (mut scored, mut failure) = (HashMap::new(), None);
     while let Some(ended) = tasks.join_next().await {
         match ended {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::job::Demand;
 use crate::config::{Secret, TEACHER_SELF};
-use crate::engine::sglang::same_tokens::{self, TokensError};
+use crate::engine::sglang::same_tokens;
 use crate::engine::transport::client::Client;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
-use crate::serve::teacher;
+use crate::serve::teacher::{self, TeacherEngine};
 
 /// A teacher.
 #[derive(Debug, Clone)]
@@ -17,6 +19,8 @@ pub(super) struct Teacher {
     pub(super) name: Arc<str>,
     /// The client of its engine.
     pub(super) client: Client,
+    /// The places for paths at it.
+    pub(super) places: Arc<Semaphore>,
     /// The number of entries of its vocabulary, once it was compared, if it is known.
     pub(super) vocab_size: Option<u32>,
 }
@@ -29,18 +33,18 @@ impl Teacher {
     pub(super) fn find(proxy: &Proxy, name: &str, key: Option<&Secret>) -> Result<Self, Problem> {
         if name.contains("://") {
             let (url, client) = teacher::at_url(&proxy.config, name, key)?;
-            return Ok(Self { name: url.into(), client, vocab_size: None });
+            let places = Arc::clone(&proxy.places_at_urls);
+            return Ok(Self { name: url.into(), client, places, vocab_size: None });
         }
         if key.is_some() {
             return Err(Problem::bad_request("key: it is that of a teacher's URL; --teacher has the key of a name"));
         }
-        let configured = if name == TEACHER_SELF { Some(&proxy.client) } else { proxy.teachers.get(name) };
-        let Some(client) = configured else {
-            let known: Vec<&str> = proxy.teachers.keys().map(|name| &**name).chain([TEACHER_SELF]).collect();
+        let Some(TeacherEngine { client, places }) = proxy.teachers.get(name) else {
+            let known: Vec<&str> = proxy.teachers.keys().map(|name| &**name).collect();
             let message = format!("there is no teacher {name:?}, only {}: see --teacher", known.join(", "));
             return Err(Problem::new(ErrorCode::NO_SUCH_TEACHER, message));
         };
-        Ok(Self { name: name.into(), client: client.clone(), vocab_size: None })
+        Ok(Self { name: name.into(), client: client.clone(), places: Arc::clone(places), vocab_size: None })
     }
 
     /// The problem of a teacher that fails.
@@ -67,13 +71,9 @@ impl Teacher {
         } else {
             let student = Arc::clone(&proxy.upstream.borrow());
             match same_tokens::compare(&proxy.engines.any(), &student, &self.client).await {
-                Ok(vocab_size) => vocab_size,
-                Err(error @ (TokensError::Probe(_) | TokensError::Timeout)) => {
-                    return Err(self.failed(&error.to_string()));
-                }
-                Err(error @ (TokensError::Vocabulary { .. } | TokensError::Tokenizer)) => {
-                    return Err(self.mismatch(&error.to_string()));
-                }
+                Ok(same) => same.vocab_size,
+                Err(error) if error.is_mismatch() => return Err(self.mismatch(&error.to_string())),
+                Err(error) => return Err(self.failed(&error.to_string())),
             }
         };
         match self.vocab_size {
