@@ -81,13 +81,24 @@ async fn check_reports_findings_and_fixes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_compares_the_tokens_of_teachers() {
-    let engine = |vocab| Upstream::start(EngineProfile { vocab, ..EngineProfile::default() }, engine::answer);
-    let student = engine(Some(151_936)).await;
+    let engine = |vocab, ids: Option<&'static str>| {
+        let profile = EngineProfile { vocab, tokenizes: ids.is_some(), ..EngineProfile::default() };
+        Upstream::start(profile, move |asked| match (&*asked.path, ids) {
+            ("/tokenize", Some(ids)) => json_message(200, format!(r#"{{"tokens":{ids}}}"#).as_bytes()),
+            _ => engine::answer(asked),
+        })
+    };
+    let student = engine(Some(151_936), Some("[1,2]")).await;
+    let padded = engine(Some(152_064), Some("[1,2]")).await;
+    let another = engine(Some(151_936), Some("[1,3]")).await;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let [same, unknown, other] = [engine(Some(151_936)).await, engine(None).await, engine(Some(32_000)).await];
+    let [same, unknown, other] =
+        [engine(Some(151_936), None).await, engine(None, None).await, engine(Some(32_000), None).await];
     let cases = [
-        (same.addr, 0, "ok    teacher      big at URL: the same tokens, in a vocabulary of 151936"),
-        (unknown.addr, 0, "warn  teacher      big at URL: its vocabulary is not compared"),
+        (padded.addr, 0, "ok    teacher      big at URL: the same ids of a sample text"),
+        (another.addr, 1, "FAIL  teacher      big at URL: another tokenizer: a sample text has other ids"),
+        (same.addr, 0, "warn  teacher      big at URL: a vocabulary of the same size; its tokenizer is not compared"),
+        (unknown.addr, 0, "warn  teacher      big at URL: its tokens are not compared"),
         (other.addr, 1, "FAIL  teacher      big at URL: another vocabulary: 32000 entries, and the student"),
         (closed, 1, "FAIL  teacher      big at URL: "),
     ];

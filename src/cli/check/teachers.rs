@@ -4,7 +4,7 @@ use super::{Report, Verdict};
 use crate::app::settings;
 use crate::config::Config;
 use crate::engine::capabilities::Capabilities;
-use crate::engine::sglang::same_tokens::compare;
+use crate::engine::sglang::same_tokens::{SameTokens, compare};
 use crate::engine::transport::client::Client;
 
 /// Compares each teacher with the upstream, `student`.
@@ -22,10 +22,12 @@ pub(super) async fn check(
             report.line(verdict, "teacher", format!("{name} at {}: {text}", teacher.upstream()));
         };
         match compare(student, found, &teacher).await {
-            Ok(Some(size)) if found.vocab_size.is_some() => {
-                line(Verdict::Ok, &format!("the same tokens, in a vocabulary of {size}"));
-            }
-            Ok(_) => line(Verdict::Warn, "its vocabulary is not compared: an engine does not report the size"),
+            Ok(SameTokens { has_same_ids: true, .. }) => line(Verdict::Ok, "the same ids of a sample text"),
+            Ok(SameTokens { are_sizes_known: true, .. }) => line(
+                Verdict::Warn,
+                "a vocabulary of the same size; its tokenizer is not compared, because an engine has none",
+            ),
+            Ok(_) => line(Verdict::Warn, "its tokens are not compared: an engine has no tokenizer, or reports no size"),
             Err(error) => line(Verdict::Fail, &error.to_string()),
         }
     }

@@ -53,7 +53,8 @@ impl TextPrompt {
     pub(crate) async fn tokenize(self, client: &Client) -> Result<Option<Vec<Arc<[u32]>>>, Error> {
         let text = String::from_utf8_lossy(&self.text);
         let answer = tokio::time::timeout(TOKENIZE_TIMEOUT, tokenize(client, &text)).await;
-        Ok(match answer.map_err(|_| "no answer in time".to_owned()).and_then(|answer| answer) {
+        let late = |_| TokenizeError::Unanswered("no answer in time".to_owned());
+        Ok(match answer.map_err(late).and_then(|answer| answer) {
             Ok(prompts) => Some(prompts.into_iter().map(Arc::from).collect()),
             Err(error) => {
                 tracing::debug!(%error, "the ids of a text prompt are unknown");
@@ -63,26 +64,38 @@ impl TextPrompt {
     }
 }
 
+/// Why a text has no ids: a line for the log.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenizeError {
+    /// The engine cannot be reached, or does not answer in time.
+    #[error("{0}")]
+    Unanswered(String),
+    /// The engine has no such route, or no tokenizer.
+    #[error("/tokenize {0}")]
+    Unsupported(String),
+}
+
 /// Returns the ids that /generate would use for a prompt, or for a list of prompts. `text` is its JSON text.
 ///
 /// # Errors
-/// A line for the log when the engine has no such route or no tokenizer.
-pub(crate) async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>>, String> {
+/// [`TokenizeError`].
+pub(crate) async fn tokenize(client: &Client, text: &str) -> Result<Vec<Vec<u32>>, TokenizeError> {
     let body = format!("{{\"prompt\":{text},\"add_special_tokens\":true}}");
     let answer = client.call(Method::POST, "/tokenize", Some(body)).await;
-    let (status, answer) = answer.map_err(|error| error.to_string())?;
+    let (status, answer) = answer.map_err(|error| TokenizeError::Unanswered(error.to_string()))?;
+    let unsupported = |error: String| TokenizeError::Unsupported(error);
     if !status.is_success() {
-        return Err(format!("/tokenize answered {status}"));
+        return Err(unsupported(format!("answered {status}")));
     }
-    let object = Object::parse(&answer).map_err(|error| format!("/tokenize: the reply is {error}"))?;
-    let tokens = object.get(&answer, "tokens").ok_or("/tokenize: the reply has no tokens")?;
+    let object = Object::parse(&answer).map_err(|error| unsupported(format!("returned {error}")))?;
+    let tokens = object.get(&answer, "tokens").ok_or_else(|| unsupported("returned no tokens".to_owned()))?;
     // a derived enumeration of both forms would copy the list into values of 32 bytes
     let is_nested = tokens.strip_prefix(b"[").is_some_and(|inner| inner.trim_ascii_start().starts_with(b"["));
     let lists = match is_nested {
         true => serde_json::from_slice(tokens),
         false => serde_json::from_slice(tokens).map(|ids| vec![ids]),
     };
-    lists.map_err(|error| format!("/tokenize: {error}"))
+    lists.map_err(|error| unsupported(format!("returned other tokens than numbers: {error}")))
 }
 
 /// The path that decodes ids.
