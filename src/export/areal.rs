@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::exclude::Lack;
 use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
@@ -63,7 +64,7 @@ fn export(batch: Batch) -> Export {
             per_token::fill_advantages(row, row.segments(), width, sink);
         }));
     }
-    facts::count_without_path_reward(&rows, &mut settled.tally);
+    facts::count_unrewarded(&rows, Lack::PathReward, &mut settled.tally);
     if let Some(rewards) = facts::rewards(&rows).filter(|rewards| !rewards.is_empty()) {
         tensors.push(rewards_tensor(rewards.into()));
     }

@@ -44,7 +44,7 @@ impl Lack {
     }
 
     /// Whether the row lacks it.
-    fn is_of(self, row: &Row) -> bool {
+    pub(super) fn is_of(self, row: &Row) -> bool {
         match self {
             Self::Scores => row.lacks_scores(),
             Self::Reward => !facts::is_scored(row),

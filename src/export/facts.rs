@@ -156,17 +156,10 @@ pub(super) fn is_scored(row: &Row) -> bool {
     rewards.peek().is_some() && rewards.all(|reward| reward.is_some())
 }
 
-/// If a row has a reward of its path, counts the rows without a number there.
-pub(super) fn count_without_path_reward(rows: &[Row], tally: &mut RowCounts) {
-    if rows.iter().any(|row| row.reward().is_some()) {
-        tally.add_incomplete(rows.iter().filter(|row| path_reward(row).is_none()).map(|_| Lack::PathReward));
-    }
-}
-
-/// If a row has a reward, counts the rows without a number.
-pub(super) fn count_unscored(rows: &[Row], tally: &mut RowCounts) {
+/// If a row has a reward, of its path or of a turn, counts the rows that lack `lack`.
+pub(super) fn count_unrewarded(rows: &[Row], lack: Lack, tally: &mut RowCounts) {
     if rows.iter().any(|row| row.reward().is_some() || row.turn_rewards().next().is_some()) {
-        tally.add_incomplete(rows.iter().filter(|row| !is_scored(row)).map(|_| Lack::Reward));
+        tally.add_incomplete(rows.iter().filter(|row| lack.is_of(row)).map(|_| lack));
     }
 }
 

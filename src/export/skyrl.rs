@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::exclude::Lack;
 use super::experts::RoutedExperts;
 use super::row_lists::RowLists;
 use super::text::{self, Text};
@@ -34,7 +35,7 @@ fn export(batch: Batch) -> Export {
             text.key("repetition_id").integer(*repetition);
         });
     });
-    facts::count_unscored(&lists.0, &mut settled.tally);
+    facts::count_unrewarded(&lists.0, Lack::Reward, &mut settled.tally);
     let rest = std::iter::once(rest(&lists.0));
     let texts = lists.samples().chain(prompts).chain(responses).chain(masks).chain(logprobs).chain(stops);
     // SkyRL replays the routing of all rows of a batch, or of none

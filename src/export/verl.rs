@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::exclude::Lack;
 use super::experts::RoutedExperts;
 use super::non_tensor;
 use super::per_token::{self, PerToken};
@@ -72,7 +73,7 @@ fn export(batch: Batch) -> Export {
     if let Some(shape) = RoutedExperts::common_shape(&frame.rows, &mut settled.tally) {
         tensors.push(frame.experts(shape));
     }
-    facts::count_unscored(&frame.rows, &mut settled.tally);
+    facts::count_unrewarded(&frame.rows, Lack::Reward, &mut settled.tally);
     if facts::have_scores(&frame.rows) {
         tensors
             .push(frame.tensor("rm_scores", Dtype::F32, frame.responses, |frame, row, sink| frame.scores(row, sink)));
