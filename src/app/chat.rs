@@ -34,8 +34,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
     let mut upstream = proxy.upstream.clone();
     let mut decided_for = None;
     let mut renderer = embedded.clone();
-    // the last reason that was logged
-    let mut said = None;
+    let mut last_logged = None;
     while upstream.changed().await.is_ok() {
         let found = Arc::clone(&upstream.borrow_and_update());
         let new = EngineFacts::new(&found);
@@ -65,7 +64,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
         engine.discovery.send_replace(Discovery::Decided);
         match &*decided {
             Chats::Rendered(model) => {
-                said = None;
+                last_logged = None;
                 renderer = Some(Arc::clone(&model.renderer));
                 tracing::info!(model = %model.describe(), "chat completions are served from tokens");
                 if proxy.think_tokens().is_none() {
@@ -76,13 +75,13 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
             }
             Chats::Forwarded(reason) => {
                 const FORWARDED: &str = "chat completions go to the engine's own endpoint";
-                let is_new = said.as_ref() != Some(reason);
+                let is_new = last_logged.as_ref() != Some(reason);
                 match proxy.config.chat.tokenizer {
                     Some(_) if is_new => tracing::warn!(%reason, "{FORWARDED}, although --tokenizer is set"),
                     None if is_new => tracing::info!(%reason, "{FORWARDED}"),
                     _ => {}
                 }
-                said = Some(reason.clone());
+                last_logged = Some(reason.clone());
                 // decide again after the next probe, because the tokenizer files may exist then
                 decided_for = None;
             }
