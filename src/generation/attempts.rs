@@ -93,7 +93,7 @@ impl Attempts {
         self.resumption.as_ref().is_some_and(|resumption| resumption.has_continued())
     }
 
-    /// Waits for the head of the other reply, and resolves to its body, or to the event that the client gets if there is none.
+    /// Polls the reply that replaces the current one. Resolves to its body once its head arrives, else to the event that was held back.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,

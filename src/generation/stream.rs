@@ -203,7 +203,7 @@ impl EventStream {
         self.refuse_with(Error::Upstream { message })
     }
 
-    /// Replaces the upstream reply with another one, once its head arrives. Returns the event that was held back if there is none.
+    /// Switches to the reply that replaces the current one, once its head arrives. Without such a reply, returns the event that was held back.
     fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         Poll::Ready(match ready!(self.attempts.poll(cx, &mut self.active)) {
             Ok(body) => {

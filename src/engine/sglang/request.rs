@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_sampling_says_what_changed_the_distribution() {
+    fn recorded_sampling_has_the_parameters_that_change_logprobs() {
         let recorded = |text: &str| parsed(text).recorded_sampling(0, &Map::new());
         assert_eq!(recorded(r#"{"text":"a","sampling_params":{ "top_k": 4}}"#).as_deref(), Some(r#"{ "top_k": 4}"#));
         assert_eq!(recorded(r#"{"text":"a","custom_logit_processor":null}"#), None);
