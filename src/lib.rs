@@ -37,6 +37,7 @@
 //! | [`parse`] | parses generated text into reasoning, content and tool calls |
 //! | [`entropy`] | estimators and kernels of entropy, without I/O |
 //! | [`columns`] | the table of token columns: data of tokens beyond ids, logprobs and entropies |
+//! | [`images`] | pictures of prompts: formats, digests, base64 |
 //! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`long_work`], [`named_enum`], [`tls_client`], [`budget`] | shared utilities |
 //!
 //! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
@@ -60,6 +61,7 @@ pub mod entropy;
 pub mod error;
 pub mod export;
 pub mod generation;
+pub mod images;
 pub mod json;
 pub mod logits;
 pub mod logprobs;

@@ -17,7 +17,7 @@ const LEVELS: &[&[&str]] = &[
     &["export"],
     &["generation", "chat"],
     &["engine", "session", "logits", "tokenizer", "parse"],
-    &["entropy", "columns"],
+    &["entropy", "columns", "images"],
     &["json", "config", "metrics", "error", "logprobs", "long_work", "named_enum", "tls_client"],
     &["budget"],
 ];
@@ -66,7 +66,16 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("minijinja", &["src/tokenizer/template.rs", "src/tokenizer/template/"]),
     ("minijinja_contrib", &["src/tokenizer/template/"]),
     ("chrono", &["src/tokenizer/template/"]),
-    ("sha2", &["src/archive/batch.rs", "src/chat/", "src/session/", "src/tokenizer/render/history_variables.rs"]),
+    (
+        "sha2",
+        &[
+            "src/archive/batch.rs",
+            "src/chat/",
+            "src/images.rs",
+            "src/session/",
+            "src/tokenizer/render/history_variables.rs",
+        ],
+    ),
     ("object_store", &["src/archive.rs", "src/archive/"]),
     ("rustls", &["src/archive/storage.rs", "src/engine/transport/tls.rs", "src/serve/connection/tls.rs"]),
     (
