@@ -6,6 +6,7 @@
 pub mod capabilities;
 pub mod engines;
 pub mod events;
+pub(crate) mod expansion;
 pub mod plan;
 pub mod product;
 pub mod reason;

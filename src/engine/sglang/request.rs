@@ -2,6 +2,7 @@
 
 mod builder;
 mod field;
+mod images;
 mod prompt;
 mod sampling;
 mod session;
@@ -16,6 +17,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use builder::{PromptText, RequestBuilder, RequestOption, SamplingParam, SamplingWriter, sampling_params};
 pub use field::PerItem;
+pub use images::{ImageData, ImageError, ImageItem};
 pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
 pub use session::{SessionName, SessionNames};
@@ -37,6 +39,10 @@ pub struct GenerateRequest {
     pub text: Texts,
     /// `input_ids`.
     pub ids: Ids,
+    /// `image_data`.
+    pub images: ImageData,
+    /// `video_data` or `audio_data` is present.
+    pub other_media: bool,
     /// The range of `text`.
     pub text_span: Option<Range<usize>>,
     /// Members that may name a session.
@@ -175,6 +181,8 @@ impl GenerateRequest {
                 cursor.peek();
                 self.ids = ids.next(cursor)?;
             }
+            b"image_data" => self.images = ImageData::read(cursor)?,
+            b"video_data" | b"audio_data" => self.other_media |= !is_null(value(cursor)?.1),
             b"stream" => {
                 self.stream = match value(cursor)?.1 {
                     b"true" => Some(true),
@@ -274,6 +282,34 @@ impl GenerateRequest {
     pub fn n(&self) -> usize {
         let n = self.sampling.get(0).and_then(|sampling| sampling.n).unwrap_or(1);
         usize::try_from(n.max(1)).unwrap_or(1)
+    }
+
+    /// The pictures of prompt `at`.
+    #[must_use]
+    pub fn images(&self, at: usize) -> Vec<&ImageItem> {
+        self.images.of_prompt(at, self.batch().is_some() || self.n() > 1)
+    }
+
+    /// Whether it has pictures, video or audio: the engine then replaces tokens of the prompts.
+    #[must_use]
+    pub fn has_media(&self) -> bool {
+        self.other_media || !self.images.is_absent()
+    }
+
+    /// Whether it has `text`.
+    #[must_use]
+    pub fn has_text(&self) -> bool {
+        self.text != Texts::Absent
+    }
+
+    /// The most bytes that the pictures of its prompts take when they are decoded.
+    #[must_use]
+    pub fn image_bytes(&self) -> usize {
+        if self.images.is_absent() {
+            return 0;
+        }
+        let prompts = 0..self.batch().unwrap_or(1);
+        prompts.flat_map(|at| self.images(at)).map(ImageItem::decoded_bytes).sum()
     }
 
     /// The ids of its sequences, derived from the client's `rid`. Empty if the engine chooses them, as it does for every sample of n > 1.

@@ -1,0 +1,200 @@
+//! `image_data`: the pictures of the prompts.
+
+use std::ops::Range;
+
+use crate::images::Image;
+use crate::json::{Cursor, Malformed, Text};
+
+/// `image_data`. Pictures are ranges of the body, which are decoded when they are recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageData(Pictures);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Pictures {
+    #[default]
+    Absent,
+    One(ImageItem),
+    List(Vec<ListItem>),
+}
+
+/// An item of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ListItem {
+    Null,
+    Picture(ImageItem),
+    Pictures(Vec<ImageItem>),
+}
+
+/// A picture of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageItem {
+    /// A text: a data URI, base64, a URL, or the name of a file.
+    Text {
+        /// The range of its content in the body.
+        span: Range<usize>,
+        /// Whether the content has escapes.
+        escaped: bool,
+    },
+    /// Another value, such as the output of a processor.
+    Other,
+}
+
+impl ImageData {
+    pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        Ok(Self(match cursor.peek() {
+            Some(b'n') => cursor.skip().map(|_| Pictures::Absent)?,
+            Some(b'[') => {
+                let mut list = Vec::new();
+                cursor.elements(|cursor| {
+                    list.push(ListItem::read(cursor)?);
+                    Ok(())
+                })?;
+                Pictures::List(list)
+            }
+            _ => Pictures::One(ImageItem::read(cursor)?),
+        }))
+    }
+
+    /// Whether there is no picture.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(&self.0, Pictures::Absent)
+            || matches!(&self.0, Pictures::List(list) if list.iter().all(|item| item.pictures().is_empty()))
+    }
+
+    /// The pictures of prompt `at`, as SGLang assigns them: with several prompts, or with several samples of one, the list has one item per
+    /// prompt, and a single picture belongs to all prompts.
+    #[must_use]
+    pub fn of_prompt(&self, at: usize, is_batch: bool) -> Vec<&ImageItem> {
+        let list = match &self.0 {
+            Pictures::Absent => return Vec::new(),
+            Pictures::One(item) => return vec![item],
+            Pictures::List(list) => list,
+        };
+        let items = if is_batch { list.get(at..=at).unwrap_or_default() } else { list };
+        items.iter().flat_map(ListItem::pictures).collect()
+    }
+}
+
+impl ListItem {
+    fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        Ok(match cursor.peek() {
+            Some(b'n') => cursor.skip().map(|_| Self::Null)?,
+            Some(b'[') => {
+                let mut items = Vec::new();
+                cursor.elements(|cursor| {
+                    if cursor.peek() == Some(b'n') {
+                        return cursor.skip().map(|_| ());
+                    }
+                    items.push(ImageItem::read(cursor)?);
+                    Ok(())
+                })?;
+                Self::Pictures(items)
+            }
+            _ => Self::Picture(ImageItem::read(cursor)?),
+        })
+    }
+
+    fn pictures(&self) -> &[ImageItem] {
+        match self {
+            Self::Null => &[],
+            Self::Picture(item) => std::slice::from_ref(item),
+            Self::Pictures(items) => items,
+        }
+    }
+}
+
+impl ImageItem {
+    fn read(cursor: &mut Cursor<'_>) -> Result<Self, Malformed> {
+        if cursor.peek() != Some(b'"') {
+            return cursor.skip().map(|_| Self::Other);
+        }
+        let Text { raw, escaped } = cursor.string()?;
+        let end = cursor.position() - 1;
+        Ok(Self::Text { span: end - raw.len()..end, escaped })
+    }
+
+    /// The picture, from the body of its request.
+    ///
+    /// # Errors
+    /// Why its content cannot be recorded.
+    pub fn decode(&self, body: &[u8]) -> Result<Image, ImageError> {
+        let Self::Text { span, escaped } = self else { return Err(ImageError::Processed) };
+        let text = Text { raw: &body[span.clone()], escaped: *escaped };
+        if *escaped { Image::decode(text.decode().as_bytes()) } else { Image::decode(text.raw) }
+            .ok_or(ImageError::Remote)
+    }
+
+    /// The most bytes that decoding it takes.
+    #[must_use]
+    pub fn decoded_bytes(&self) -> usize {
+        match self {
+            Self::Text { span, escaped } => span.len() / 4 * 3 + if *escaped { span.len() } else { 0 },
+            Self::Other => 0,
+        }
+    }
+}
+
+/// Why the content of a picture cannot be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// It is not in the request as base64.
+    #[error("the picture is not in the request as base64")]
+    Remote,
+    /// It is not a text.
+    #[error("the picture is not a text")]
+    Processed,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The texts of the pictures of each prompt.
+    fn pictures(value: &Value, prompts: usize, is_batch: bool) -> Vec<Vec<String>> {
+        let body = value.to_string();
+        let mut cursor = Cursor::new(body.as_bytes());
+        let images = ImageData::read(&mut cursor).unwrap();
+        cursor.end().unwrap();
+        let text = |item: &ImageItem| match item {
+            ImageItem::Text { span, .. } => body[span.clone()].to_owned(),
+            ImageItem::Other => "?".to_owned(),
+        };
+        (0..prompts).map(|at| images.of_prompt(at, is_batch).into_iter().map(text).collect()).collect()
+    }
+
+    #[test]
+    fn pictures_are_assigned_as_the_engine_does() {
+        for (value, prompts, is_batch, expected) in [
+            (json!(null), 1, false, json!([[]])),
+            (json!([]), 1, false, json!([[]])),
+            (json!("a"), 1, false, json!([["a"]])),
+            (json!(["a", "b"]), 1, false, json!([["a", "b"]])),
+            // several samples of one prompt are a batch
+            (json!("a"), 1, true, json!([["a"]])),
+            (json!([["a", "b"]]), 1, true, json!([["a", "b"]])),
+            (json!(["a"]), 1, true, json!([["a"]])),
+            (json!(["a", "b"]), 2, true, json!([["a"], ["b"]])),
+            (json!([["a", "b"], null]), 2, true, json!([["a", "b"], []])),
+            (json!([[null], ["b"]]), 2, true, json!([[], ["b"]])),
+            (json!("a"), 2, true, json!([["a"], ["a"]])),
+            (json!([{"format": "processor_output"}, "b"]), 1, false, json!([["?", "b"]])),
+            (json!({"url": "a"}), 1, false, json!([["?"]])),
+            // refused by the engine
+            (json!(["a"]), 2, true, json!([["a"], []])),
+        ] {
+            assert_eq!(json!(pictures(&value, prompts, is_batch)), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn escaped_base64_is_decoded() {
+        let body = r#"["data:image\/png;base64,iVBORw0KGgo=", "https:\/\/host/a.png", {"a": 1}]"#;
+        let images = ImageData::read(&mut Cursor::new(body.as_bytes())).unwrap();
+        let decoded: Vec<_> = images.of_prompt(0, false).iter().map(|item| item.decode(body.as_bytes())).collect();
+        let expected = Image::decode(b"iVBORw0KGgo=").unwrap();
+        assert_eq!(decoded, [Ok(expected), Err(ImageError::Remote), Err(ImageError::Processed)]);
+    }
+}
