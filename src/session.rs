@@ -30,7 +30,7 @@ pub use forest::{Fingerprint, HistoryChange, Prefix};
 pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
-pub use path::{Advantages, ExportMarks, Path, Segment, Step, TokenAdvantages};
+pub use path::{Advantages, ExportMarks, Path, PathImage, Segment, Step, TokenAdvantages};
 pub use policy::{
     AdapterCall, AdapterSpan, EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, RequestedAdapter, Span,
     WeightCall, WeightCallOutcome,
@@ -48,8 +48,8 @@ pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };
 pub use turn::{
-    Cause, Draft, EntropyMethod, Fault, MOST_TURNS, ReplyChange, ReplyChanges, SamplingSource, SamplingSources, Turn,
-    TurnKey, TurnMetadata,
+    Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,
+    SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata,
 };
 pub use view::TurnSelection;
 

@@ -70,14 +70,14 @@ struct Stem {
 }
 
 /// The place of a prompt in the forest.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Placement {
     /// The turn it continues.
     pub(super) parent: Option<u32>,
     /// Tokens of the prompt that end with that turn.
     pub(super) known: usize,
-    /// The new tokens of the prompt; shared with turns that sampled the same prompt.
-    pub(super) suffix: Arc<[u32]>,
+    /// A turn that sampled the same prompt after the same parent.
+    pub(super) same: Option<Arc<Turn>>,
     /// How it relates to the turns of the forest.
     pub(super) cause: Cause,
     /// The latest turn of the conversation that the call changed, if it changed one.
@@ -115,13 +115,13 @@ impl Forest {
         u32::try_from(self.turns.len()).expect("a session has fewer turns than tokens fit into memory")
     }
 
-    /// Finds the place of a call with this prompt. `changes` are the changes that its messages show. The first that no earlier call made
-    /// is its cause.
+    /// Finds the place of a call with this prompt: its ids, or its keys if it has pictures. `changes` are the changes that its messages show.
+    /// The first that no earlier call made is its cause.
     pub(super) fn place(&self, prompt: &[u32], changes: &[HistoryChange]) -> Placement {
         let (parent, known) = self.parent(prompt);
         let rest = &prompt[known..];
         let stems = self.stems(parent);
-        let same = self.shared(parent, rest);
+        let same = self.shared(parent, rest).map(Arc::clone);
         let mut change = None;
         let cause = match (&same, parent) {
             (Some(_), _) => Cause::Sample,
@@ -135,7 +135,7 @@ impl Forest {
         };
         let change = change.filter(|change| change.cause == cause && cause != Cause::ResponseEdited);
         let predecessor = change.and_then(|change| change.turn);
-        Placement { parent, known, suffix: same.unwrap_or_else(|| rest.into()), cause, predecessor }
+        Placement { parent, known, same, cause, predecessor }
     }
 
     /// The turn that a call with this prompt continues, and the number of tokens up to its end.
@@ -148,12 +148,12 @@ impl Forest {
         }
     }
 
-    /// The stored copy of this prompt after this parent, if it was sampled before.
-    pub(super) fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
+    /// The first turn that sampled this prompt after this parent.
+    pub(super) fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<&Arc<Turn>> {
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
         let stem = self.prompts.get(&(parent, node))?;
         let first = self.stems[*stem as usize].first;
-        Some(Arc::clone(&self.turns[first as usize].prompt))
+        Some(&self.turns[first as usize])
     }
 
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent was added before.
@@ -263,7 +263,7 @@ pub(super) mod tests {
         forest.push(Arc::new(Turn {
             id: forest.next_id(),
             parent: place.parent,
-            prompt: place.suffix,
+            prompt: place.same.map_or_else(|| prompt[place.known..].into(), |same| Arc::clone(&same.prompt)),
             response: response.into(),
             logprobs: response.iter().map(|id| -(*id as f32)).collect(),
             entropy: response.iter().map(|id| *id as f32).collect(),

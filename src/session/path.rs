@@ -1,9 +1,11 @@
 //! A path through a session: the turns from a root to a leaf, and which of them are trained in this export.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::Turn;
+use super::{Turn, TurnImage};
 use crate::columns::Column;
+use crate::images::Image;
 
 /// One row of an export.
 #[derive(Debug, Clone)]
@@ -106,6 +108,17 @@ pub struct Segment<'a> {
     pub entropy: &'a [f32],
 }
 
+/// A picture of a path.
+#[derive(Debug)]
+pub struct PathImage<'a> {
+    /// The turn whose prompt has it.
+    pub turn: u32,
+    /// Its tokens, counted from the start of the path.
+    pub tokens: Range<usize>,
+    /// The picture.
+    pub image: &'a Image,
+}
+
 impl Path {
     /// The last turn.
     #[must_use]
@@ -119,6 +132,22 @@ impl Path {
             .iter()
             .flat_map(|step| Segment::of_turn(&step.turn, step.trained))
             .filter(|segment| !segment.ids.is_empty())
+    }
+
+    /// The pictures of the prompts, in their order.
+    pub fn images(&self) -> impl Iterator<Item = PathImage<'_>> {
+        let turns = self.steps.iter().scan(0, |at, Step { turn, .. }| {
+            let start = *at;
+            *at += turn.prompt.len() + turn.response.len();
+            Some((start, turn))
+        });
+        turns.flat_map(|(before, turn)| {
+            let images = turn.about.images.iter().flat_map(|images| &images.list);
+            images.map(move |TurnImage { image, start, tokens, .. }| {
+                let start = before + *start as usize;
+                PathImage { turn: turn.id, tokens: start..start + *tokens as usize, image }
+            })
+        })
     }
 
     /// Tokens of the first prompt. Trainers call it the prompt.

@@ -7,7 +7,7 @@ use super::ledger::log::{Directory, OpenError, ReplaySummary};
 use super::ledger::{Change, LogRecord, ProcessRecord, Record};
 use super::sessions::Sessions;
 use super::state::{FinishedPath, Session, State};
-use super::store::Store;
+use super::store::{ImageStore, Store};
 use super::{Cause, Fault, Policy, Restoration, Reward, Turn, TurnMetadata, Uid};
 
 /// Names of damaged sessions that are logged. Others are only counted.
@@ -104,7 +104,7 @@ impl Store {
         let finished = if let Change::Finished { number, .. } = change { Some(number) } else { None };
         let turn = if let Change::Turn(turn) = &mut change { Arc::get_mut(turn) } else { None };
         let shared = turn.map_or(0, |turn| self.common.lock().share(&mut turn.about));
-        let bytes = self.session_of(&name, birth).apply(change, shared);
+        let bytes = self.session_of(&name, birth).apply(change, shared, &self.images);
         self.order().change(bytes);
         if is_turn {
             self.evict();
@@ -117,15 +117,17 @@ impl Store {
 
 impl Session {
     /// Applies a change of the session, which follows those that were applied before; some may be missing. Returns the bytes by which the
-    /// session grows. A turn takes `shared` bytes less, because other turns have the same values.
-    pub(super) fn apply(&self, change: Change, shared: u64) -> i64 {
+    /// session grows. A turn takes `shared` bytes less, because other turns have the same values. `images` gets its pictures.
+    pub(super) fn apply(&self, change: Change, shared: u64, images: &ImageStore) -> i64 {
         // locked before the state
         let mut publication = matches!(change, Change::Finished { .. }).then(|| self.publication.lock());
         let mut state = self.state();
         match change {
             Change::Begin { created_ms } => state.created_ms = created_ms,
             Change::Healed => state.generation += 1,
-            Change::Turn(turn) => return i64::try_from(state.restore(self.birth, turn, shared)).unwrap_or(i64::MAX),
+            Change::Turn(turn) => {
+                return i64::try_from(state.restore(self.birth, turn, shared, images)).unwrap_or(i64::MAX);
+            }
             Change::Reward { scope, reward, version } => {
                 return state.reward(Reward { version, scope, value: reward });
             }
@@ -158,9 +160,13 @@ impl Session {
 impl State {
     /// Adds a turn under its old number and returns the bytes that it takes. A turn that continues a missing turn has lost the beginning of
     /// its prompt, and is not trained.
-    fn restore(&mut self, birth: Uid, turn: Arc<Turn>, shared: u64) -> u64 {
+    fn restore(&mut self, birth: Uid, mut turn: Arc<Turn>, shared: u64, images: &ImageStore) -> u64 {
         if turn.id < self.forest.next_id() {
             return 0; // restored before
+        }
+        if turn.about.images.is_some() {
+            let pictures = Arc::make_mut(&mut turn).about.images.as_mut();
+            images.hold(&mut self.images, pictures.expect("checked above"));
         }
         let before = self.bytes;
         if self.forest.turns().is_empty() {
@@ -173,8 +179,10 @@ impl State {
             turn.parent = None;
             (turn.about.fault, turn.about.cause) = (Some(Fault::PromptUnknown), Cause::Unplaced);
             Arc::new(turn)
-        } else if let Some(prompt) = self.forest.shared(turn.parent, &turn.prompt) {
-            Arc::new(Turn { prompt, ..Arc::unwrap_or_clone(turn) })
+        } else if let Some(same) = self.forest.shared(turn.parent, turn.prompt_keys()).map(Arc::clone) {
+            let mut turn = Arc::unwrap_or_clone(turn);
+            turn.share_prompt(&same);
+            Arc::new(turn)
         } else {
             turn
         };

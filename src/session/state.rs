@@ -14,12 +14,13 @@ use parking_lot::{Mutex, MutexGuard};
 use super::error::SessionError;
 use super::ledger::{Change, Record};
 use super::scores::SessionScores;
-use super::turn::Draft;
+use super::turn::{Draft, SessionImages};
 use super::view::upwards;
 use super::{
     Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Turn, TurnKey,
     Uid,
 };
+use crate::images::{Image, ImageDigest};
 pub use coverage::RecordedPrefix;
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
@@ -70,6 +71,8 @@ pub(super) struct State {
     /// Calls that are running.
     pub(super) running: u32,
     pub(super) bytes: u64,
+    /// The pictures of its turns whose bytes are known.
+    pub(super) images: SessionImages,
     pub(super) finished: Vec<FinishedPath>,
     /// The turns whose stored responses were deleted.
     pub(super) deleted_responses: BTreeSet<u32>,
@@ -139,14 +142,14 @@ impl State {
     /// The turn of an earlier attempt of the same call: it has the same request id, which a client that repeats a call has chosen, and the
     /// same parent, prompt, sampling parameters and index, no later turn continues or replaces it, and no other turn is like that. Equality
     /// without the id would be that of another sample, which the client may have. The latest turns are searched.
-    fn attempt(&self, parent: Option<u32>, prompt: &[u32], draft: &Draft) -> Option<u32> {
+    fn attempt(&self, parent: Option<u32>, prompt_keys: &[u32], draft: &Draft) -> Option<u32> {
         let latest = || self.forest.turns().iter().rev().take(SEARCHED);
         let used: HashSet<u32> =
             latest().flat_map(|turn| turn.parent.iter().chain(&turn.about.supersedes)).copied().collect();
         let is_equal = |turn: &&Arc<Turn>| {
             turn.about.cause != Cause::Unplaced
                 && (turn.about.rid.is_some() && turn.about.rid == draft.about.rid)
-                && (turn.parent, &*turn.prompt) == (parent, prompt)
+                && (turn.parent, turn.prompt_keys()) == (parent, prompt_keys)
                 && (turn.about.index, &turn.about.sampling) == (draft.about.index, &draft.about.sampling)
                 && !used.contains(&turn.id)
         };
@@ -224,6 +227,12 @@ impl Session {
     #[must_use]
     pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
+    }
+
+    /// The picture of its turns with this digest, if its bytes are known.
+    #[must_use]
+    pub fn image(&self, digest: ImageDigest) -> Option<Arc<Image>> {
+        self.state().images.get(&digest).map(Arc::clone)
     }
 
     /// The latest turn of the engine's request `rid`, if it is one of the latest turns of the session.
@@ -308,17 +317,38 @@ impl Session {
                     // the turns are of a session of the same name that was removed, if there was one
                     changes.iter_mut().for_each(|change| change.turn = None);
                 }
-                let place = state.forest.place(prompt, &changes);
+                let images = draft.about.images.take();
+                let keys = images.as_ref().map_or(&**prompt, |images| images.keys());
+                let place = state.forest.place(keys, &changes);
                 draft.about.predecessor = place.predecessor;
-                (place.parent, place.cause, place.suffix)
+                let same = place.same.as_deref();
+                if let Some(images) = images {
+                    let same = same.and_then(|same| same.about.images.as_deref());
+                    draft.about.images = images.after(place.known, same);
+                }
+                let suffix = match (same, place.known) {
+                    (Some(same), _) => Arc::clone(&same.prompt),
+                    (None, 0) => Arc::clone(prompt),
+                    (None, known) => prompt[known..].into(),
+                };
+                (place.parent, place.cause, suffix)
             }
-            None => (None, Cause::Unplaced, Arc::default()),
+            None => {
+                draft.about.images = None;
+                (None, Cause::Unplaced, Arc::default())
+            }
         };
+        if let Some(images) = &mut draft.about.images {
+            images.mark_stored(&state.images);
+        }
         if let Some(chat) = draft.about.chat.as_mut().filter(|chat| chat.session_number != Some(self.number)) {
             chat.stored = chat.stored.take().filter(|stored| stored.shared.is_none() && stored.members_of.is_none());
         }
         if draft.is_retry
-            && let Some(attempt) = state.attempt(parent, &prompt, &draft)
+            && let Some(attempt) = {
+                let keys = draft.about.images.as_ref().map_or(&*prompt, |images| images.keys());
+                state.attempt(parent, keys, &draft)
+            }
         {
             draft.about.supersedes.push(attempt);
         }

@@ -4,6 +4,7 @@ mod annotations;
 mod change_feed;
 mod common;
 mod eviction;
+mod images;
 mod order;
 mod pending;
 mod restoration;
@@ -25,6 +26,7 @@ use super::{ProcessId, Turn, Uid};
 use change_feed::ChangeFeed;
 pub use change_feed::CommittedTurn;
 use common::CommonValues;
+pub(super) use images::ImageStore;
 pub use order::EvictedSession;
 use order::Order;
 #[cfg(test)]
@@ -59,6 +61,7 @@ pub(super) struct Store {
     order: Mutex<Order>,
     // locked for one turn, after a session
     pub(super) common: Mutex<CommonValues>,
+    pub(super) images: ImageStore,
     /// Whether a blocking thread evicts, or is about to.
     pub(super) evicting: AtomicBool,
     pub(super) pending: PendingCalls,
@@ -113,6 +116,7 @@ impl Store {
             sessions: DashMap::with_hasher_and_shard_amount(RandomState::default(), SHARDS),
             order: Mutex::default(),
             common: Mutex::default(),
+            images: ImageStore::default(),
             evicting: AtomicBool::new(false),
             pending: PendingCalls::default(),
             feed: ChangeFeed::default(),
@@ -171,9 +175,10 @@ impl Store {
         (self.sessions.len(), self.bytes_of(&self.order()))
     }
 
-    /// The bytes of all sessions and of the missing changes.
+    /// The bytes of all sessions, of their pictures and of the missing changes.
     pub(super) fn bytes_of(&self, order: &Order) -> u64 {
-        u64::try_from(order.bytes).unwrap_or(0) + self.missing_bytes.load(Ordering::Relaxed)
+        let missing = self.missing_bytes.load(Ordering::Relaxed);
+        u64::try_from(order.bytes).unwrap_or(0) + self.images.bytes() + missing
     }
 
     /// The session, which is created if it does not exist. Counts a running call, so that the session is not evicted.
@@ -239,6 +244,9 @@ impl Store {
             }
             let mut turn = session.place(&mut state, draft);
             let shared = self.common.lock().share(&mut turn.about);
+            if let Some(images) = &mut turn.about.images {
+                self.images.hold(&mut state.images, images);
+            }
             let turn = Arc::new(turn);
             // while it is locked, so that turns are in order in the log
             let ack = self.log.append(session.record(Change::Turn(Arc::clone(&turn))));

@@ -1,6 +1,7 @@
 //! One call of a policy: the new part of its prompt, and the tokens that it sampled.
 
 mod fault;
+mod images;
 mod reply_change;
 mod sampling_sources;
 mod turn_key;
@@ -15,6 +16,8 @@ use super::{Chat, Labels, RequestClass, Span, Uid};
 use crate::columns::{Column, ColumnFault};
 use crate::named_enum::named_enum;
 pub use fault::Fault;
+pub(in crate::session) use images::SessionImages;
+pub use images::{PromptImages, TurnImage};
 pub use reply_change::{ReplyChange, ReplyChanges};
 pub use sampling_sources::{SamplingSource, SamplingSources};
 pub use turn_key::TurnKey;
@@ -103,6 +106,8 @@ pub struct TurnMetadata {
     pub columns: Vec<Column>,
     /// The columns that the client requested and whose payload could not be read, by name.
     pub missing_columns: BTreeMap<Box<str>, ColumnFault>,
+    /// The pictures of the prompt; of a turn those of the new part. `None` without one.
+    pub images: Option<Box<PromptImages>>,
 }
 
 impl TurnMetadata {
@@ -137,8 +142,9 @@ impl TurnMetadata {
             + self.model.len();
         let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
         let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;
-        (size_of::<Turn>() + ALLOCATIONS + 4 * arrays + columns + texts + extras + spans + 4 * self.supersedes.len())
-            as u64
+        let images = self.images.as_ref().map_or(0, |images| images.bytes());
+        let lists = extras + spans + images + 4 * self.supersedes.len();
+        (size_of::<Turn>() + ALLOCATIONS + 4 * arrays + columns + texts + lists) as u64
     }
 
     /// What the client changed in replies whose sampled tokens the prompt contains.
@@ -169,10 +175,11 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The bytes that it takes, about those of a turn with its whole prompt.
+    /// The bytes that it takes, about those of a turn with its whole prompt, and of the pictures of the prompt.
     pub(super) fn bytes(&self) -> u64 {
         let prompt = self.prompt.as_ref().map_or(0, |prompt| prompt.len());
-        self.about.bytes(prompt + self.response.len() + self.logprobs.len() + self.entropy.len())
+        let images = self.about.images.as_ref().map_or(0, |images| images.stored_bytes());
+        self.about.bytes(prompt + self.response.len() + self.logprobs.len() + self.entropy.len()) + images
     }
 
     pub(super) fn place(self, id: u32, parent: Option<u32>, cause: Cause, prompt: Arc<[u32]>) -> Turn {
@@ -263,16 +270,29 @@ impl Turn {
         Some(TurnKey::of(self.about.rid.as_ref()?, self.about.index as usize))
     }
 
-    /// The turn as a draft that can be placed elsewhere, with this whole prompt.
-    pub(super) fn into_draft(self, prompt: Option<Arc<[u32]>>) -> Draft {
+    /// The turn as a draft that can be placed elsewhere, with this whole prompt and its pictures.
+    pub(super) fn into_draft(self, prompt: Option<Arc<[u32]>>, images: Option<Box<PromptImages>>) -> Draft {
         Draft {
             prompt,
             response: self.response.into_vec(),
             logprobs: self.logprobs.into_vec(),
             entropy: self.entropy.into_vec(),
-            about: self.about,
+            about: TurnMetadata { images, ..self.about },
             supersedes: Vec::new(),
             is_retry: false,
+        }
+    }
+
+    /// What the prompt is compared by: its ids, and the digests of its pictures.
+    pub(super) fn prompt_keys(&self) -> &[u32] {
+        self.about.images.as_ref().map_or(&self.prompt, |images| images.keys())
+    }
+
+    /// Shares the prompt of another sample of it.
+    pub(super) fn share_prompt(&mut self, same: &Self) {
+        self.prompt = Arc::clone(&same.prompt);
+        if let (Some(images), Some(same)) = (&mut self.about.images, &same.about.images) {
+            images.share_keys(same);
         }
     }
 

@@ -127,11 +127,11 @@ async fn log_of_an_earlier_schema_is_refused_and_stays_as_it_is() {
     // the file of the previous schema differs in its first line, and in its records
     let path = segments(&dir).remove(0);
     let mut bytes = std::fs::read(&path).unwrap();
-    let text = String::from_utf8(bytes[..48].to_vec()).unwrap().replace("tokentap-log 6", "tokentap-log 2");
+    let text = String::from_utf8(bytes[..48].to_vec()).unwrap().replace("tokentap-log 7", "tokentap-log 2");
     bytes[..58].copy_from_slice(format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes())).as_bytes());
     std::fs::write(&path, &bytes).unwrap();
     let expected = format!(
-        "tokentap: --data-dir: {} has the schema 2, and this build reads and writes the schema 6: export it with the build that wrote \
+        "tokentap: --data-dir: {} has the schema 2, and this build reads and writes the schema 7: export it with the build that wrote \
          it (tokentap export --data-dir), and give this one another folder\n",
         path.display()
     );

@@ -62,7 +62,7 @@ impl Forest {
     fn shared_with(&self, turn: u32, prompt: &[u32]) -> usize {
         let path: Vec<&Arc<Turn>> = upwards(&self.turns, turn).collect();
         let mut known = 0;
-        for part in path.iter().rev().flat_map(|turn| [&*turn.prompt, &*turn.response]) {
+        for part in path.iter().rev().flat_map(|turn| [turn.prompt_keys(), &*turn.response]) {
             let same = shared(part, &prompt[known..]);
             known += same;
             if same < part.len() {
@@ -92,7 +92,7 @@ impl Forest {
 
     /// The stem that holds a turn with this parent.
     fn stem(&self, parent: Option<u32>, turn: u32) -> Option<u32> {
-        let prompt = &self.turns[turn as usize].prompt;
+        let prompt = self.turns[turn as usize].prompt_keys();
         let node = self.tokens.find(&self.turns, self.end(parent), prompt)?;
         self.prompts.get(&(parent, node)).copied()
     }

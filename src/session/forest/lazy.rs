@@ -58,10 +58,9 @@ impl LazyForest {
     }
 
     /// See [`Forest::place`].
-    pub(in crate::session) fn place(&mut self, prompt: &Arc<[u32]>, changes: &[HistoryChange]) -> Placement {
+    pub(in crate::session) fn place(&mut self, prompt: &[u32], changes: &[HistoryChange]) -> Placement {
         if self.turns().is_empty() {
-            let suffix = Arc::clone(prompt);
-            return Placement { parent: None, known: 0, suffix, cause: Cause::First, predecessor: None };
+            return Placement { parent: None, known: 0, same: None, cause: Cause::First, predecessor: None };
         }
         self.indexed().place(prompt, changes)
     }
@@ -72,13 +71,12 @@ impl LazyForest {
     }
 
     /// See [`Forest::shared`].
-    pub(in crate::session) fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<Arc<[u32]>> {
+    pub(in crate::session) fn shared(&self, parent: Option<u32>, prompt: &[u32]) -> Option<&Arc<Turn>> {
         match self {
             Self::Turns(turns) => {
                 let is_placed = |turn: &&Arc<Turn>| turn.about.cause != Cause::Unplaced;
                 let mut placed = turns.iter().filter(is_placed);
-                let same = placed.find(|turn| (turn.parent, &*turn.prompt) == (parent, prompt))?;
-                Some(Arc::clone(&same.prompt))
+                placed.find(|turn| (turn.parent, turn.prompt_keys()) == (parent, prompt))
             }
             Self::Indexed(forest) => forest.shared(parent, prompt),
         }

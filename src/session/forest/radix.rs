@@ -1,5 +1,6 @@
 //! A radix tree over the token sequences of turns, each from its root on. It finds the deepest turn that is a prefix of a prompt in time
-//! linear in the prompt, however many turns share that prefix.
+//! linear in the prompt, however many turns share that prefix. Prompts with pictures are compared by their keys: see
+//! [`PromptImages`](crate::session::PromptImages).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -88,7 +89,7 @@ impl Label {
     fn tokens<'a>(&self, turns: &'a [Arc<Turn>]) -> &'a [u32] {
         let turn = &turns[self.turn as usize];
         let tokens: &[u32] = match self.part {
-            Part::Prompt => &turn.prompt,
+            Part::Prompt => turn.prompt_keys(),
             Part::Response => &turn.response,
         };
         &tokens[self.range.start as usize..self.range.end as usize]

@@ -1,6 +1,7 @@
 //! The records of sessions, and their encoding.
 //!
-//! A record is encoded as a head in the format of postcard, and the token columns of a turn or its scores in the order in which the head describes them.
+//! A record is encoded as a head in the format of postcard, the token columns of a turn or its scores in the order in which the head describes them,
+//! and the bytes of the pictures that no earlier turn of the session has.
 //! An id takes as many bytes as the largest id of its list needs. Floats are little-endian, so a NaN keeps its bits.
 //! The head has no names of members: a change to a type in it is a change of [`SCHEMA`].
 
@@ -17,7 +18,7 @@ use crate::columns::{Column, NumberType, Shape};
 use crate::session::{MOST_TURNS, RewardScope, Scores, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
-pub const SCHEMA: u64 = 6;
+pub const SCHEMA: u64 = 7;
 
 /// One change of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,7 +154,9 @@ impl Record {
     pub(super) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
         match &self.change {
-            Change::Turn(turn) => own + turn.bytes(),
+            Change::Turn(turn) => {
+                own + turn.bytes() + turn.about.images.as_ref().map_or(0, |images| images.stored_bytes())
+            }
             Change::Scored(scores) => own + scores.bytes(),
             // values are small, and measuring one would mean a walk over it
             _ => own + 256,
@@ -203,6 +206,10 @@ impl Record {
             push::<4>(out, turn.entropy.iter().map(|nats| nats.to_bits()));
         }
         columns.iter().for_each(|column| out.extend_from_slice(&column.data));
+        let images = turn.and_then(|turn| turn.about.images.as_ref());
+        for image in images.into_iter().flat_map(|images| images.stored()) {
+            out.extend_from_slice(image.bytes.as_ref().expect("a stored picture has its bytes"));
+        }
         Ok(())
     }
 
@@ -221,6 +228,14 @@ impl Record {
                 turn.logprobs = read::<4, _, _>(&mut rest, logprobs, f32::from_bits)?;
                 turn.entropy = read::<4, _, _>(&mut rest, entropy, f32::from_bits)?;
                 turn.about.columns = read_columns(&mut rest)?;
+                if let Some(images) = &mut turn.about.images {
+                    images.set_keys(&turn.prompt);
+                    for image in images.stored_mut() {
+                        let (bytes, after) = rest.split_at_checked(usize::try_from(image.size).ok()?)?;
+                        image.bytes = Some(Bytes::copy_from_slice(bytes));
+                        rest = after;
+                    }
+                }
             }
             Change::Scored(scores) => {
                 let scores = Arc::get_mut(scores).expect("it was made by the decoder");
@@ -352,8 +367,9 @@ mod tests {
 
     use super::*;
     use crate::columns::ColumnFault;
+    use crate::images::Image;
     use crate::session::ledger::log::fake;
-    use crate::session::{AdapterSpan, TurnMetadata, WeightEpochs};
+    use crate::session::{AdapterSpan, PromptImages, TurnMetadata, WeightEpochs};
     use crate::session::{
         CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, ReplyChange,
         ReplyChanges, RequestClass, SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,
@@ -422,6 +438,7 @@ mod tests {
                     columns: columns(index),
                     missing_columns: missing_columns(index),
                     extras,
+                    images: None,
                 }
             },
         )
@@ -517,16 +534,30 @@ mod tests {
         // every bit pattern, including all NaNs
         let numbers = || prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..40);
         (any::<u32>(), any::<Option<u32>>(), ids(), ids(), numbers(), numbers(), about()).prop_map(
-            |(id, parent, prompt, response, logprobs, entropy, about)| Turn {
-                id,
-                parent,
-                prompt: prompt.into(),
-                response: response.into(),
-                logprobs: logprobs.into(),
-                entropy: entropy.into(),
-                about,
+            |(id, parent, prompt, response, logprobs, entropy, mut about)| {
+                about.images = images(id, &prompt);
+                Turn {
+                    id,
+                    parent,
+                    prompt: prompt.into(),
+                    response: response.into(),
+                    logprobs: logprobs.into(),
+                    entropy: entropy.into(),
+                    about,
+                }
             },
         )
+    }
+
+    /// No picture, or up to three with ranges of any size; one of them has no bytes.
+    fn images(number: u32, prompt: &[u32]) -> Option<Box<PromptImages>> {
+        let image = |at: u32| {
+            let mut image = Image::new(vec![at as u8; at as usize + 1].into());
+            image.bytes = image.bytes.filter(|_| at != 1);
+            (Arc::new(image), number % 50..(number % 50).saturating_add(number >> 8))
+        };
+        let count = number % 4;
+        (count > 0).then(|| Box::new(PromptImages::new(prompt, (0..count).map(image))))
     }
 
     fn record() -> impl Strategy<Value = Record> {
@@ -635,6 +666,7 @@ mod tests {
             extras: [("x".into(), "[]".into())].into(),
             columns: columns(3),
             missing_columns: missing_columns(2),
+            images: Some(Box::new(PromptImages::new(&[1, 0x1_0000], [(Arc::new(Image::new(b"a"[..].into())), 0..2)]))),
             ..TurnMetadata::default()
         };
         let turn = Turn {
@@ -655,7 +687,7 @@ mod tests {
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([349, 28, 21, 86], [4_260_808_789, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
+            ([389, 28, 21, 86], [306_726_218, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places
@@ -669,9 +701,27 @@ mod tests {
         ];
         assert_eq!(
             crc32c::crc32c(names.join(",").as_bytes()),
-            2_984_353_301,
+            775_172_248,
             "new values come last, others need a new SCHEMA: {names:?}"
         );
+    }
+
+    #[test]
+    fn record_has_the_pictures_that_its_session_lacks() {
+        let prompt = [9, 9, 8, 9, 9];
+        let [first, second] = [&b"first"[..], b"second"].map(|content| Arc::new(Image::new(content.into())));
+        let mut images = PromptImages::new(&prompt, [(Arc::clone(&first), 0..2), (Arc::clone(&second), 3..5)]);
+        images.mark_stored(&[(first.digest, first)].into());
+        let mut turn = Turn { prompt: prompt.into(), ..fake::bare_turn(0) };
+        turn.about.images = Some(Box::new(images));
+        let record = fake::record("s", Change::Turn(Arc::new(turn)));
+        let written = bytes(&record);
+        assert!(written.ends_with(b"second") && memchr::memmem::find(&written, b"first").is_none());
+        let Some(Change::Turn(read)) = Record::decode(&written).map(|record| record.change) else { panic!() };
+        let bytes: Vec<_> =
+            read.about.images.as_ref().unwrap().list.iter().map(|image| image.image.bytes.clone()).collect();
+        assert_eq!(bytes, [None, second.bytes.clone()]);
+        assert!(Record::decode(&written[..written.len() - 1]).is_none());
     }
 
     #[test]

@@ -221,7 +221,7 @@ impl Sharing {
         };
         known.missing.retain(|missing| missing.uid != uid);
         known.push(uid, change.clone());
-        let bytes = session.apply(change, 0);
+        let bytes = session.apply(change, 0, &self.store.images);
         self.add_bytes(&session, bytes);
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::list_cache::CachedChange;
 use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
-use crate::session::{Cause, Draft, RewardScope, Scores, Turn, TurnMetadata, Uid};
+use crate::session::{Cause, Draft, PromptImages, RewardScope, Scores, Turn, TurnMetadata, Uid};
 
 /// A missing change.
 #[derive(Debug)]
@@ -67,7 +67,8 @@ impl Missing {
         let turn = Arc::unwrap_or_clone(turn);
         let (uid, at) = (turn.about.uid, recorded_at(&turn.about));
         let prompt = (turn.about.cause != Cause::Unplaced).then(|| Arc::clone(&turn.prompt));
-        Self::new(uid, at, MissingChange::Turn(Box::new(turn.into_draft(prompt))), sum)
+        let images = turn.about.images.clone();
+        Self::new(uid, at, MissingChange::Turn(Box::new(turn.into_draft(prompt, images))), sum)
     }
 }
 
@@ -107,9 +108,10 @@ impl Session {
         let prompt = (turn.about.cause != Cause::Unplaced).then(|| {
             let mut prompt = turn.parent.map(|parent| self.tokens(parent)).unwrap_or_default();
             prompt.extend_from_slice(&turn.prompt);
-            prompt.into()
+            Arc::<[u32]>::from(prompt)
         });
-        let mut draft = Arc::unwrap_or_clone(turn).into_draft(prompt);
+        let images = prompt.as_deref().and_then(|prompt| PromptImages::of_path(&self.path(id), prompt));
+        let mut draft = Arc::unwrap_or_clone(turn).into_draft(prompt, images);
         let replaced = std::mem::take(&mut draft.about.supersedes);
         draft.supersedes = replaced.into_iter().filter_map(|turn| Some(self.turn(turn)?.about.uid)).collect();
         Some(draft)

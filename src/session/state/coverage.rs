@@ -17,7 +17,7 @@ pub struct RecordedPrefix {
 }
 
 impl Session {
-    /// The recorded beginning of `prompt`, and how far the column `name` covers it. A gap counts only if the request has the policy that
+    /// The recorded beginning of `prompt`, its ids or the keys of its pictures, and how far the column `name` covers it. A gap counts only if the request has the policy that
     /// sampled its tokens, by the epochs of the base weights and of the adapter: the engine would report the values of other weights.
     #[must_use]
     pub fn recorded_prefix(

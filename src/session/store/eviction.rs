@@ -220,6 +220,7 @@ impl Store {
                 return None;
             }
             state.removed = true;
+            self.images.release(std::mem::take(&mut state.images));
             (state.bytes, record.map_or_else(Ack::done, |record| self.log.append(record)))
         };
         order.remove(session, bytes);

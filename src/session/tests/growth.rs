@@ -38,7 +38,7 @@ fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Arc<T
 fn attach(forest: &mut Forest, prompt: &[u32], response: &[u32]) {
     let place = forest.place(prompt, &[]);
     let mut turn = Arc::unwrap_or_clone(turn(forest.next_id(), place.parent, &[], response));
-    (turn.prompt, turn.about.cause) = (place.suffix, place.cause);
+    (turn.prompt, turn.about.cause) = (prompt[place.known..].into(), place.cause);
     forest.push(Arc::new(turn));
 }
 

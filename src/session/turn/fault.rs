@@ -38,6 +38,15 @@ named_enum! {
         /// The engine's own chat endpoint rendered and sampled the turn. The engine reported its ids, without logprobs and entropies.
         /// Make the tokenizer readable, so that tokentap serves the chat.
         Forwarded = "forwarded",
+        /// The engine did not confirm how it expanded the pictures of the prompt: it tokenised the text anew, left a picture out, or echoed
+        /// another prompt. Send `input_ids` without `text`, with one placeholder token for each picture of `image_data`, not expanded.
+        ImagesUnverified = "images_unverified",
+        /// A picture is a URL or the name of a file, whose content may change. Send it as a data URI or as base64.
+        ImageRemote = "image_remote",
+        /// A picture is the output of a processor or an embedding instead of a picture. Send it as a data URI or as base64.
+        ImageProcessed = "image_processed",
+        /// The prompt has video or audio, which is not recorded.
+        MediaUnrecorded = "media_unrecorded",
     }
 }
 
