@@ -47,6 +47,10 @@ pub(crate) fn verdict(path: &Path) -> Result<(), &'static str> {
 
 fn whole(turn: &Turn, needs: Needs, is_trained: bool) -> Result<(), &'static str> {
     lengths(turn)?;
+    if turn.about.images.is_some() {
+        // a trainer would compute other logprobs from the ids alone
+        return Err("images_unsupported");
+    }
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
@@ -113,7 +117,8 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{path, turns};
-    use crate::session::{EntropyMethod, Fault, Snapshot};
+    use crate::images::Image;
+    use crate::session::{EntropyMethod, Fault, PromptImages, Snapshot};
 
     const ALL: Needs = Needs { logprobs: true, entropy: true, temperature: false, kept: None, int32_ids: false };
 
@@ -149,6 +154,18 @@ mod tests {
             assert_eq!(verdict(at, |turn| turn.entropy = [0.0; 9].into(), ALL), Err("entropies_mismatch"));
         }
         assert_eq!(verdict(2, |turn| turn.entropy = [0.0; 9].into(), ALL), Ok(()), "the turn is on another path");
+    }
+
+    #[test]
+    fn path_with_a_picture_is_refused() {
+        let add_picture = |turn: &mut Turn| {
+            let picture = Arc::new(Image::new(b"picture"[..].into()));
+            turn.about.images = Some(Box::new(PromptImages::new(&turn.prompt, [(picture, 0..1)])));
+        };
+        for at in 0..2 {
+            assert_eq!(verdict(at, add_picture, Needs::default()), Err("images_unsupported"));
+        }
+        assert_eq!(verdict(2, add_picture, ALL), Ok(()), "the turn is on another path");
     }
 
     #[test]

@@ -28,6 +28,7 @@ impl ErrorCode {
     pub(crate) const NO_SUCH_SESSION: Self = Self::new("no_such_session", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_VERSION: Self = Self::new("no_such_version", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_LEAF: Self = Self::new("no_such_leaf", StatusCode::NOT_FOUND);
+    pub(crate) const NO_SUCH_IMAGE: Self = Self::new("no_such_image", StatusCode::NOT_FOUND);
     pub(crate) const NO_SUCH_TEACHER: Self = Self::new("no_such_teacher", StatusCode::NOT_FOUND);
     pub(crate) const TEACHER_NOT_ALLOWED: Self = Self::new("teacher_not_allowed", StatusCode::FORBIDDEN);
     pub(crate) const TEACHER_MISMATCH: Self = Self::new("teacher_mismatch", StatusCode::CONFLICT);

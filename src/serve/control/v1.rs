@@ -3,6 +3,7 @@
 mod advantages;
 mod entropy;
 mod finished;
+mod images;
 mod json_slice;
 mod policy;
 mod query;
@@ -67,6 +68,7 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
             let (id, leaf) = (id.to_owned(), leaf.to_owned());
             offload_export(move || sessions::path(&owned, &id, &leaf, query)).await
         }
+        ["sessions", id, "images", digest] => images::show(proxy, id, digest),
         ["sessions", id, "freeze"] => sessions::freeze(proxy, id).await,
         ["sessions", id, _] => sessions::reward(proxy, id, request).await,
         ["requests"] => offload(move || Ok(running::list(&owned, &query))).await,

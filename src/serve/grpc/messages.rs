@@ -7,8 +7,8 @@ use super::pb;
 use crate::columns::{Column, Shape};
 use crate::export::{Annotate, PathColumn, flags};
 use crate::session::{
-    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, ListedSession, Path, SamplingSources, Session,
-    Snapshot, Span, Turn, TurnMetadata,
+    EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, ListedSession, Path, PathImage, SamplingSources,
+    Session, Snapshot, Span, Turn, TurnMetadata,
 };
 
 /// Converts to the integer type of the messages.
@@ -206,6 +206,7 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
             .collect(),
         computed: annotate(path).members().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         columns: PathColumn::all(path).iter().map(path_column).collect(),
+        images: path.images().map(|image| path_image(&image)).collect(),
         ..pb::Sample::default()
     };
     for segment in path.segments() {
@@ -227,6 +228,19 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         });
     }
     sample
+}
+
+/// Converts a picture of a path.
+fn path_image(PathImage { turn, tokens, image }: &PathImage<'_>) -> pb::PathImage {
+    pb::PathImage {
+        turn: *turn,
+        start: wide(tokens.start),
+        end: wide(tokens.end),
+        sha256: image.digest.to_string(),
+        media_type: image.media_type.name().to_owned(),
+        bytes: image.size,
+        available: image.bytes.is_some(),
+    }
 }
 
 /// Converts a column of a path.

@@ -323,6 +323,9 @@ async fn run(
 async fn score_row(proxy: &Proxy, teacher: &Teacher, mut row: Row, wanted: Wanted) -> Result<usize, RowError> {
     let (session, leaf) = (Arc::clone(row.session()), row.leaf());
     let of_row = |error: String| RowError::Failed(format!("path {leaf} of session {session:?}: {error}"));
+    if row.upwards().any(|turn| turn.about.images.is_some()) {
+        return Err(RowError::Refused("the path has pictures, and a teacher is sent ids only".to_owned()));
+    }
     for _ in 0..ATTEMPTS {
         let mut turns = Vec::new();
         let jobs = Job::all(&row, wanted, teacher.vocab_size);

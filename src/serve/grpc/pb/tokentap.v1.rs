@@ -633,6 +633,33 @@ pub struct Sample {
     /// changes along the path.
     #[prost(message, repeated, tag = "15")]
     pub columns: ::prost::alloc::vec::Vec<Column>,
+    /// The pictures of the prompts, in their order.
+    #[prost(message, repeated, tag = "16")]
+    pub images: ::prost::alloc::vec::Vec<PathImage>,
+}
+/// A picture of a prompt. Its tokens are all equal and are not trained.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathImage {
+    /// The turn whose prompt has it.
+    #[prost(uint32, tag = "1")]
+    pub turn: u32,
+    /// Its first token in the path, and the one after its last.
+    #[prost(uint64, tag = "2")]
+    pub start: u64,
+    #[prost(uint64, tag = "3")]
+    pub end: u64,
+    /// The SHA-256 of its bytes, which `GET /v1/sessions/{id}/images/{sha256}` returns: 64 hexadecimal digits.
+    #[prost(string, tag = "4")]
+    pub sha256: ::prost::alloc::string::String,
+    /// The format that its first bytes show: `application/octet-stream` if it is none of PNG, JPEG, GIF, WebP and BMP.
+    #[prost(string, tag = "5")]
+    pub media_type: ::prost::alloc::string::String,
+    /// Its length.
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+    /// Whether the bytes are known: a damaged log may lack them.
+    #[prost(bool, tag = "7")]
+    pub available: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Segment {
