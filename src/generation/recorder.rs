@@ -1,6 +1,7 @@
 //! Records the sequences of a reply as turns of its session. A sequence becomes a turn when it ends, including when it is cut off.
 
 mod column_builder;
+mod prompt_images;
 mod record_context;
 mod turn_builder;
 
@@ -17,8 +18,9 @@ use crate::engine::plan::ItemPlan;
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
-use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, ReportedVersions, TurnMetadata, now_ms};
+use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, PromptImages, ReportedVersions, TurnMetadata, now_ms};
 use column_builder::ColumnFacts;
+use prompt_images::RequestedImages;
 pub(crate) use record_context::RecordContext;
 use turn_builder::TurnBuilder;
 
@@ -288,6 +290,7 @@ impl Recorder {
         let cut_off = finish.as_ref().filter(|kind| ***kind == *"abort").map(|_| Fault::Aborted);
         let vocab_size = self.context.vocab_size;
         let inconsistent = read.err().or_else(|| turn.fault(chunk.completion_tokens, prompt.as_deref(), vocab_size));
+        let inconsistent = inconsistent.or_else(|| self.context.image_fault(at));
         // a turn that was cut off may be trained later, so its ids are verified, unless it has none or no place
         let is_never_trained = turn.ids.is_empty() || prompt.is_none();
         let fault = if is_never_trained { cut_off.or(inconsistent) } else { inconsistent.or(cut_off) };
@@ -324,6 +327,7 @@ impl Recorder {
             let at = index / n.max(1);
             let prompt = self.resolve_prompt(at, turn.prompt_tokens);
             let inconsistent = read.err().or_else(|| turn.fault(None, prompt.as_deref(), self.context.vocab_size));
+            let inconsistent = inconsistent.or_else(|| self.context.image_fault(at));
             let fault = inconsistent.filter(|_| prompt.is_some()).unwrap_or(fault);
             // the first event's label: weights may have changed since
             let is_same = self.context.policy.sampled_epochs() == (self.context.epoch..=self.context.epoch);
@@ -344,11 +348,13 @@ impl Recorder {
         // the engine reports no columns for a request that it aborts in its queue
         let is_cut = about.finish.as_deref().is_none_or(|finish| finish == "abort");
         let adapter = self.context.adapters.get(at).and_then(Option::as_ref);
+        let images = self.context.images.get(at).and_then(RequestedImages::placed);
         let recorded = |name: &str| {
             let session = self.call.sessions().session(self.call.id());
             let prefix = session.zip(prompt.as_ref());
+            let keys = |prompt| images.map_or(prompt, PromptImages::keys);
             prefix
-                .map(|(session, prompt)| session.recorded_prefix(prompt, name, self.context.epoch, adapter))
+                .map(|(session, prompt)| session.recorded_prefix(keys(prompt), name, self.context.epoch, adapter))
                 .unwrap_or_default()
         };
         let facts = ColumnFacts { starts: &self.context.column_starts, is_cut, recorded: &recorded };
@@ -371,6 +377,7 @@ impl Recorder {
             extras: turn.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
             columns,
             missing_columns,
+            images: images.cloned().map(Box::new),
             ..about
         };
         let (response, logprobs, mut entropy) = (turn.ids, turn.logprobs, turn.entropy);

@@ -8,3 +8,4 @@ pub mod fixture;
 pub mod manual_upstream;
 pub mod proxy;
 pub mod upstream;
+pub mod vision;

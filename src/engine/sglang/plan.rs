@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::forcing::ForcingFacts;
-use super::request::{GenerateRequest, PerItem, Texts};
+use super::request::{GenerateRequest, PerItem};
 use super::rewrite::{Additions, rewrite};
 use crate::engine::capabilities::{Capabilities, PluginState};
 use crate::engine::plan::{Plan, PlanInputs, RequestShape, UnforcedRequest};
@@ -17,7 +17,7 @@ pub(crate) fn plan(request: &GenerateRequest, upstream: &Capabilities, inputs: P
     let facts = ForcingFacts::new(request, upstream, inputs);
     let (items, columns) = facts.items();
     let assigned_rid = if inputs.assigns_rid { assign_rid(request) } else { None };
-    let echo = inputs.records && inputs.entropy_request.wanted && wants_echo(request, upstream);
+    let echo = inputs.records && wants_echo(request, upstream, inputs.entropy_request.wanted);
     let additions = Additions { rid: assigned_rid.as_deref(), echo, column_start: columns.start };
     let body = rewrite(&facts, &items, additions);
     let forced = items.iter().any(|item| item.logprob && !item.asked) && items.iter().all(|item| !item.asked);
@@ -59,10 +59,11 @@ pub(crate) fn shape(request: &GenerateRequest) -> RequestShape {
     }
 }
 
-/// Whether to ask the engine for the prompt's ids. Not in a stream, where it would repeat them in each event.
-fn wants_echo(request: &GenerateRequest, upstream: &Capabilities) -> bool {
-    let unknown = request.text != Texts::Absent && request.stream == Some(false);
-    unknown && upstream.echoes_prompt && !request.return_prompt_token_ids
+/// Whether to ask the engine for the prompt's ids. Those of a text are not asked for in a stream, where the engine would repeat them in each
+/// event, because its tokenizer returns them too. Only the echo shows the tokens of pictures.
+fn wants_echo(request: &GenerateRequest, upstream: &Capabilities, wants_entropy: bool) -> bool {
+    let unknown = request.has_text() && request.stream == Some(false) && wants_entropy;
+    (unknown || request.has_media()) && upstream.echoes_prompt && !request.return_prompt_token_ids
 }
 
 /// Returns an id for a request without one, so that it can be aborted and looked up before the engine returns its id. A batch gets a single

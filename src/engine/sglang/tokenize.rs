@@ -28,11 +28,12 @@ pub(crate) struct TextPrompt {
 }
 
 impl TextPrompt {
-    /// The text of a request; `None` without text, or if the request also has ids, which the engine then uses.
+    /// The text of a request; `None` without text, if the request also has ids, which the engine then uses, or if it has pictures or other
+    /// media, whose tokens the tokenizer does not know.
     #[must_use]
     pub(crate) fn from_request(request: &GenerateRequest) -> Option<Self> {
         let text = matches!(request.text, Texts::One { .. } | Texts::Many { .. });
-        let alone = request.ids.shape == IdShape::Absent;
+        let alone = request.ids.shape == IdShape::Absent && !request.has_media();
         let span = request.text_span.clone().filter(|_| text && alone)?;
         Some(Self { text: request.bytes.slice(span), memory: None })
     }

@@ -25,7 +25,12 @@ impl Generator {
         let experts = self.experts(upstream);
         let mut inputs = ColumnInputs { wanted, keeps_top, starts: [0, 0], experts };
         // the engine puts the tokens of the session that it keeps before the prompt
-        if !wanted[ROUTED_EXPERTS_AT] || request.routed_experts || request.session_params.is_some() {
+        // and where pictures expand, the ids that are sent are not those of the prompt
+        if !wanted[ROUTED_EXPERTS_AT]
+            || request.routed_experts
+            || request.session_params.is_some()
+            || request.has_media()
+        {
             return inputs;
         }
         let Some(session) = self.sessions.session(&call.session) else { return inputs };

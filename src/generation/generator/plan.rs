@@ -74,10 +74,12 @@ impl Generator {
         // an id that tokentap assigns is never used twice
         let engine_may_hold_rid = is_repeat && (!assigns_rid || !generate.rids().is_empty());
         let now = Instant::now();
+        let image_bytes = if settings.records { generate.image_bytes() } else { 0 };
+        let image_memory = if image_bytes > 0 { Some(call.work.take(image_bytes)?) } else { None };
         let recorder = || {
             let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
             let context = context.with_columns(&plan, self.experts(&upstream), settings.entropy.top_logprobs);
-            self.recorder(call, RecordContext { chat, ..context }, attempt, now)
+            self.recorder(call, RecordContext { chat, image_memory, ..context }, attempt, now)
         };
         let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };
         let client_gets_echo = generate.return_prompt_token_ids && upstream.echoes_prompt;

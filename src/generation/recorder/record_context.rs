@@ -5,19 +5,25 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::CapturedOutput;
+use super::prompt_images::RequestedImages;
+use crate::budget::Share;
 use crate::columns::{COLUMNS, ColumnSource, ExpertShape};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::events::Chunk;
 use crate::engine::plan::{ColumnPlan, Plan};
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::request::EngineChat;
-use crate::session::{Chat, Labels, Policy, RequestedAdapter};
+use crate::session::{Chat, Fault, Labels, Policy, RequestedAdapter};
 
 /// What a recorder knows about the request before the reply begins.
 #[derive(Debug)]
 pub struct RecordContext {
     /// The ids of each prompt, where the client sent them or the engine's tokenizer returned them.
     pub prompts: SmallVec<[Option<Arc<[u32]>>; 1]>,
+    /// The pictures of each prompt. Empty if the request has no media.
+    pub images: Vec<RequestedImages>,
+    /// Counts the decoded pictures until the turns have them.
+    pub image_memory: Option<Share>,
     /// The request that the engine continues: it puts the tokens of that request before each prompt.
     pub session_params: Option<SessionParams>,
     /// The `sampling_params` of each prompt, with the engine's defaults that change logprobs.
@@ -52,10 +58,15 @@ impl RecordContext {
     #[must_use]
     pub fn for_generate(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         let prompts = request.batch().unwrap_or(1);
+        let has_media = request.has_media();
+        let images = (0..prompts).filter(|_| has_media).map(|at| RequestedImages::of_prompt(request, at)).collect();
         let none = serde_json::Map::new();
         let defaults = upstream.preferred.as_ref().map_or(&none, |preferred| &preferred.changing);
         Self {
-            prompts: (0..prompts).map(|at| request.prompt_ids(at)).collect(),
+            // the ids that were sent are not those of the prompt, if that has media
+            prompts: (0..prompts).map(|at| request.prompt_ids(at).filter(|_| !has_media)).collect(),
+            images,
+            image_memory: None,
             session_params: request.session_params.clone(),
             sampling: (0..prompts).map(|at| request.recorded_sampling(at, defaults)).collect(),
             model: Arc::clone(&upstream.model),
@@ -89,6 +100,8 @@ impl RecordContext {
     pub fn for_engine_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         Self {
             prompts: SmallVec::new(),
+            images: Vec::new(),
+            image_memory: None,
             session_params: None,
             sampling: smallvec![Some(Arc::from(&*chat.sampling))],
             model: Arc::clone(&upstream.model),
@@ -108,10 +121,19 @@ impl RecordContext {
 
     /// Records the prompt's ids from the first object that echoes them: a stream may break off before its last object.
     pub(super) fn record_echoed_prompt(&mut self, output: &CapturedOutput<'_>) {
-        let Some(unknown @ None) = self.prompts.get_mut(output.index / output.n.max(1)) else { return };
+        let at = output.index / output.n.max(1);
+        let Some(unknown @ None) = self.prompts.get_mut(at) else { return };
         let Some(span) = &output.chunk.prompt_ids else { return };
         let mut ids = Vec::new();
         *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
+        if let (Some(prompt), Some(images)) = (unknown, self.images.get_mut(at)) {
+            images.place(prompt);
+        }
+    }
+
+    /// Why the turns of prompt `at` are not trained because of its pictures.
+    pub(super) fn image_fault(&self, at: usize) -> Option<Fault> {
+        self.images.get(at)?.fault()
     }
 }
 

@@ -66,6 +66,8 @@ pub struct EngineProfile {
     pub masks: bool,
     /// It refuses them within its limit, as with speculative decoding.
     pub refuses_masks: bool,
+    /// It echoes the ids of a prompt on request.
+    pub echoes_prompt: bool,
     /// It returns routed experts on request.
     pub returns_experts: bool,
     /// Its default sampling parameters (`preferred_sampling_params`).
@@ -141,6 +143,7 @@ impl Default for EngineProfile {
             plugin: false,
             masks: false,
             refuses_masks: false,
+            echoes_prompt: false,
             returns_experts: false,
             preferred: Value::Null,
             hides_preferred: false,
@@ -444,6 +447,10 @@ impl EngineProfile {
             // consistent with the two logprobs above at either temperature
             meta["output_token_entropy"] = json!([0.4135]);
         }
-        Some(json_message(200, json!({"text": "", "output_ids": [1], "meta_info": meta}).to_string().as_bytes()))
+        let mut reply = json!({"text": "", "output_ids": [1], "meta_info": meta});
+        if self.echoes_prompt && body["return_prompt_token_ids"] == true {
+            reply["prompt_token_ids"] = body["input_ids"].clone();
+        }
+        Some(json_message(200, reply.to_string().as_bytes()))
     }
 }

@@ -1,0 +1,349 @@
+//! Pictures of `/generate`: the prompt of a turn is what the engine echoes after expanding the placeholders, if that is what was sent.
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokentap::serve::grpc::pb::watch_reply::What as WatchItem;
+use tokentap::serve::grpc::pb::{PathImage, WatchRequest};
+
+use super::grpc::client::trajectories;
+use super::support::binary::Binary;
+use super::support::client::{Answer, get, post};
+use super::support::manual_upstream::soon;
+use super::support::upstream::EngineProfile;
+use super::support::vision::{END, Expansion, PAD, START, Vision, data_uri, expanded, png, sampled};
+
+async fn ask(vision: &Vision, session: &str, body: &Value) -> Answer {
+    let answer = post(vision.proxy.data, &format!("/sessions/{session}/generate"), body.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer
+}
+
+/// The trajectories of a session.
+async fn rows(vision: &Vision, session: &str) -> Vec<Value> {
+    let reply = get(vision.proxy.control, &format!("/v1/sessions/{session}/trajectories")).await.json();
+    reply["trajectories"].as_array().unwrap_or_else(|| panic!("{reply}")).clone()
+}
+
+/// The only trajectory of a session.
+async fn row(vision: &Vision, session: &str) -> Value {
+    let mut rows = rows(vision, session).await;
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    rows.pop().unwrap()
+}
+
+/// The faults and the causes of the turns of a row.
+fn turns(row: &Value) -> Vec<(Value, Value)> {
+    row["turns"].as_array().unwrap().iter().map(|turn| (turn["fault"].clone(), turn["cause"].clone())).collect()
+}
+
+fn sha256(content: &str) -> String {
+    Sha256::digest(png(content)).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A picture of a row.
+fn shown(turn: u32, start: usize, content: &str) -> Value {
+    let tokens = super::support::vision::tokens_of(&data_uri(content));
+    json!({"turn": turn, "start": start, "end": start + tokens, "sha256": sha256(content), "media_type": "image/png",
+        "bytes": png(content).len(), "available": true})
+}
+
+fn picture() -> [u32; 3] {
+    [START, PAD, END]
+}
+
+/// The ids of a first prompt with a picture.
+fn first() -> Vec<u32> {
+    [&[1, 2][..], &picture(), &[3]].concat()
+}
+
+#[tokio::test]
+async fn conversation_with_pictures_is_one_trained_path() {
+    for (streaming, stream) in [("cumulative", false), ("cumulative", true), ("incremental", true)] {
+        let vision = Vision::start(EngineProfile { streaming, ..EngineProfile::default() }, &[]).await;
+        let (mut ids, mut pictures) = (first(), vec![data_uri("a")]);
+        for turn in 0..3_u32 {
+            ask(&vision, "s", &json!({"input_ids": ids, "image_data": pictures, "stream": stream})).await;
+            ids.extend(sampled(0));
+            ids.push(20 + turn);
+            // the second turn has no new picture, and the third has a repeated one
+            if turn == 1 {
+                ids.extend(picture());
+                ids.push(5);
+                pictures.push(data_uri("a"));
+            }
+        }
+        let row = row(&vision, "s").await;
+        let faults = turns(&row);
+        assert_eq!(json!(faults), json!([[null, "first"], [null, "extends"], [null, "extends"]]), "{streaming}");
+        // the last prompt without its end, and the last response
+        let sent = &ids[..ids.len() - 1];
+        let tokens = expanded(sent, &pictures);
+        assert_eq!(row["token_ids"], json!(tokens));
+        let second = tokens.iter().rposition(|id| *id == START).unwrap() + 1;
+        assert_eq!(row["images"], json!([shown(0, 3, "a"), shown(2, second, "a")]));
+        let mask: Vec<u32> =
+            row["loss_mask"].as_array().unwrap().iter().map(|one| one.as_u64().unwrap() as u32).collect();
+        assert_eq!(mask.iter().sum::<u32>(), 6, "two tokens of each turn");
+        assert!(tokens.iter().zip(&mask).all(|(id, mask)| *id != PAD || *mask == 0), "pictures are not trained");
+    }
+}
+
+#[tokio::test]
+async fn forced_echo_is_removed_and_requested_echo_is_kept() {
+    for stream in [false, true] {
+        let vision = Vision::start(EngineProfile::default(), &[]).await;
+        let body = json!({"input_ids": first(), "image_data": [data_uri("a")], "stream": stream});
+        for extra in [json!({}), json!({"return_entropy": false})] {
+            let mut body = body.clone();
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            let answer = ask(&vision, "s", &body).await;
+            assert!(!answer.text().contains("prompt_token_ids"), "{}", answer.text());
+        }
+        assert!(vision.engine.generations().iter().all(|sent| sent["return_prompt_token_ids"] == true));
+        let mut asked = body.clone();
+        asked["return_prompt_token_ids"] = json!(true);
+        let answer = ask(&vision, "s", &asked).await;
+        let echo = json!(expanded(&first(), &[data_uri("a")])).to_string();
+        assert!(answer.text().contains(&format!("\"prompt_token_ids\":{echo}")), "{}", answer.text());
+        let rows = rows(&vision, "s").await;
+        assert_eq!(rows.len(), 3, "three samples of one prompt");
+        for (at, row) in rows.iter().enumerate() {
+            assert_eq!((&turns(row)[0].0, &row["images"]), (&Value::Null, &json!([shown(at as u32, 3, "a")])), "{row}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn request_without_pictures_asks_for_no_echo() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    for images in [json!(null), json!([]), json!([null])] {
+        ask(&vision, "s", &json!({"input_ids": [1, 2], "image_data": images})).await;
+    }
+    assert!(vision.engine.generations().iter().all(|sent| sent.get("return_prompt_token_ids").is_none()));
+    for row in rows(&vision, "s").await {
+        assert_eq!((turns(&row)[0].0.clone(), row.get("images")), (Value::Null, None));
+    }
+}
+
+#[tokio::test]
+async fn samples_and_batches_have_their_own_pictures() {
+    for stream in [false, true] {
+        let vision = Vision::start(EngineProfile::default(), &[]).await;
+        let two = [first(), picture().to_vec()].concat();
+        let nested = json!([[data_uri("a"), data_uri("bb")]]);
+        ask(
+            &vision,
+            "n",
+            &json!({"input_ids": two, "image_data": nested, "stream": stream, "sampling_params": {"n": 2}}),
+        )
+        .await;
+        let of_n = rows(&vision, "n").await;
+        assert_eq!(of_n.len(), 2);
+        for (at, row) in of_n.iter().enumerate() {
+            let tokens = [expanded(&two, &[data_uri("a"), data_uri("bb")]), sampled(at).to_vec()].concat();
+            assert_eq!(row["token_ids"], json!(tokens));
+            assert_eq!(row["images"].as_array().unwrap().len(), 2);
+            assert!(turns(row)[0].0.is_null(), "{row}");
+        }
+        let batch = json!({"input_ids": [first(), [7, 8], first()], "image_data": [data_uri("a"), null, [data_uri("bb")]], "stream": stream});
+        ask(&vision, "batch", &batch).await;
+        let of_batch = rows(&vision, "batch").await;
+        let images: Vec<Value> = of_batch.iter().map(|row| row["images"].clone()).collect();
+        assert_eq!(images, [json!([shown(0, 3, "a")]), Value::Null, json!([shown(2, 3, "bb")])]);
+        assert!(of_batch.iter().all(|row| turns(row)[0].0.is_null()), "{of_batch:?}");
+    }
+}
+
+#[tokio::test]
+async fn another_picture_with_the_same_ids_begins_a_branch() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    assert_eq!(expanded(&first(), &[data_uri("a")]), expanded(&first(), &[data_uri("b")]));
+    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [data_uri("a")]})).await;
+    let next = [first(), sampled(0).to_vec(), vec![4]].concat();
+    ask(&vision, "s", &json!({"input_ids": next, "image_data": data_uri("a")})).await;
+    ask(&vision, "s", &json!({"input_ids": next, "image_data": data_uri("b")})).await;
+    // more turns than a session keeps without an index
+    for turn in 0..20 {
+        let next = [&next[..], &[30 + turn]].concat();
+        ask(&vision, "s", &json!({"input_ids": next, "image_data": data_uri("b")})).await;
+    }
+    let rows = rows(&vision, "s").await;
+    let digests =
+        |row: &Value| row["images"].as_array().unwrap().iter().map(|image| image["sha256"].clone()).collect::<Vec<_>>();
+    assert_eq!(json!(turns(&rows[0])), json!([[null, "first"], [null, "extends"]]));
+    assert_eq!(digests(&rows[0]), [sha256("a")]);
+    for row in &rows[1..] {
+        assert_eq!(turns(row).len(), 1, "the other picture is in no turn of the first branch: {row}");
+        assert_eq!(digests(row), [sha256("b")]);
+    }
+    assert_eq!(rows.len(), 22);
+}
+
+#[tokio::test]
+async fn unconfirmed_expansion_is_not_trained() {
+    let ids = first();
+    let one = json!([data_uri("a")]);
+    let twice = [first(), picture().to_vec()].concat();
+    let bare = [1, 2, PAD, PAD, 3];
+    for (expansion, body) in [
+        (Expansion::Retokenises, json!({"input_ids": ids, "image_data": one})),
+        (Expansion::Ignores, json!({"input_ids": ids, "image_data": one})),
+        // counts differ
+        (Expansion::Exact, json!({"input_ids": twice, "image_data": one})),
+        (Expansion::Exact, json!({"input_ids": ids, "image_data": [data_uri("a"), data_uri("b")]})),
+        // the client expanded the placeholder itself
+        (Expansion::Ignores, json!({"input_ids": expanded(&ids, &[data_uri("a")]), "image_data": one})),
+        (Expansion::Exact, json!({"input_ids": bare, "image_data": [data_uri("a"), data_uri("b")]})),
+        (Expansion::Exact, json!({"text": "see", "image_data": one})),
+    ] {
+        for stream in [false, true] {
+            let vision = Vision::start(EngineProfile::default(), &[]).await;
+            vision.set(expansion);
+            let mut body = body.clone();
+            body["stream"] = json!(stream);
+            ask(&vision, "s", &body).await;
+            let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+            assert_eq!(reply["faults"], json!({"images_unverified": 1}), "{expansion:?} {body} {reply}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn prompt_that_is_not_echoed_is_unknown() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    vision.set(Expansion::Silent);
+    for media in [
+        json!({"image_data": [data_uri("a")]}),
+        json!({"image_data": ["https://host/a.png"]}),
+        json!({"video_data": "x"}),
+    ] {
+        let mut body = json!({"input_ids": first()});
+        body.as_object_mut().unwrap().extend(media.as_object().unwrap().clone());
+        ask(&vision, "s", &body).await;
+    }
+    let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(reply["faults"], json!({"prompt_unknown": 3}), "{reply}");
+}
+
+#[tokio::test]
+async fn picture_that_may_change_is_not_trained() {
+    for (media, fault) in [
+        (json!({"image_data": ["https://host/a.png"]}), "image_remote"),
+        (json!({"image_data": "/tmp/a.png"}), "image_remote"),
+        (json!({"image_data": [{"format": "processor_output"}]}), "image_processed"),
+        (json!({"video_data": ["https://host/a.mp4"]}), "media_unrecorded"),
+        (json!({"audio_data": "x", "image_data": [data_uri("a")]}), "media_unrecorded"),
+    ] {
+        let vision = Vision::start(EngineProfile::default(), &[]).await;
+        let mut body = json!({"input_ids": first()});
+        body.as_object_mut().unwrap().extend(media.as_object().unwrap().clone());
+        ask(&vision, "s", &body).await;
+        let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+        assert_eq!(reply["faults"], json!({ fault: 1 }), "{media} {reply}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_survive_a_restart() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["--data-dir", dir.path().to_str().unwrap()];
+    let generate = async |data, ids: &[u32], pictures: &[String]| {
+        let body = json!({"input_ids": ids, "image_data": pictures}).to_string();
+        let answer = post(data, "/sessions/s/generate", body.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    let shown = async |control| {
+        let trajectories = get(control, "/v1/sessions/s/trajectories").await.text();
+        let image = get(control, &format!("/v1/sessions/s/images/{}", sha256("a"))).await;
+        (trajectories, image.status, image.body)
+    };
+    let binary = Binary::with_flags(vision.engine.addr, &flags).await;
+    let mut ids = first();
+    generate(binary.data, &ids, &[data_uri("a")]).await;
+    let before = shown(binary.control).await;
+    assert_eq!((before.1, &before.2), (200, &png("a")));
+    binary.kill();
+    let binary = Binary::with_flags(vision.engine.addr, &flags).await;
+    assert_eq!(shown(binary.control).await, before);
+    // the conversation goes on, with another picture and the first one once more
+    ids.extend(sampled(0));
+    ids.extend([picture(), picture()].concat());
+    generate(binary.data, &ids, &[data_uri("a"), data_uri("bb"), data_uri("a")]).await;
+    let reply = get(binary.control, "/v1/sessions/s/trajectories").await.json();
+    let row = &reply["trajectories"][0];
+    assert_eq!(json!(turns(row)), json!([[null, "first"], [null, "extends"]]));
+    let digests: Vec<&Value> = row["images"].as_array().unwrap().iter().map(|image| &image["sha256"]).collect();
+    assert_eq!(json!(digests), json!([sha256("a"), sha256("bb"), sha256("a")]));
+    binary.kill();
+}
+
+#[tokio::test]
+async fn bytes_of_a_picture_are_returned_as_an_attachment() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    // what is no picture is not recognised, and not refused before the engine sees it
+    let svg = "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>";
+    let uri = format!("data:image/svg+xml;base64,{}", base64_simd::STANDARD.encode_to_string(svg));
+    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [uri]})).await;
+    let image = row(&vision, "s").await["images"][0].clone();
+    assert_eq!(image["media_type"], "application/octet-stream");
+    let path = |session: &str, digest: &Value| format!("/v1/sessions/{session}/images/{}", digest.as_str().unwrap());
+    let answer = get(vision.proxy.control, &path("s", &image["sha256"])).await;
+    assert_eq!((answer.status, answer.text()), (200, svg.to_owned()));
+    for (name, value) in [
+        ("content-type", "application/octet-stream"),
+        ("x-content-type-options", "nosniff"),
+        ("content-disposition", "attachment"),
+        ("content-security-policy", "default-src 'none'; sandbox"),
+    ] {
+        assert_eq!(answer.header(name), Some(value), "{name}");
+    }
+    for (session, digest, status, code) in [
+        ("s", json!(sha256("other")), 404, "no_such_image"),
+        ("other", image["sha256"].clone(), 404, "no_such_session"),
+        ("s", json!("a"), 400, "bad_request"),
+    ] {
+        let answer = get(vision.proxy.control, &path(session, &digest)).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (status, &json!(code)), "{session} {digest}");
+    }
+    let on_data_port = get(vision.proxy.data, &path("s", &image["sha256"])).await;
+    assert_eq!(on_data_port.json()["success"], true, "the data port forwards it to the engine");
+}
+
+#[tokio::test]
+async fn finished_path_has_its_pictures_over_http_and_grpc() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [data_uri("a")]})).await;
+    post(vision.proxy.control, "/v1/sessions/s/freeze", b"").await;
+    let line = get(vision.proxy.control, "/v1/trajectories").await.json();
+    let shown = shown(0, 3, "a");
+    assert_eq!(line["images"], json!([shown]));
+    let mut client = trajectories(vision.proxy.control).await;
+    let mut watching = client.watch(WatchRequest::default()).await.unwrap().into_inner();
+    let reply = soon("a path", watching.message()).await.unwrap().unwrap();
+    let Some(WatchItem::Path(path)) = reply.what else { panic!("{reply:?}") };
+    let expected = PathImage {
+        turn: 0,
+        start: shown["start"].as_u64().unwrap(),
+        end: shown["end"].as_u64().unwrap(),
+        sha256: sha256("a"),
+        media_type: "image/png".to_owned(),
+        bytes: shown["bytes"].as_u64().unwrap(),
+        available: true,
+    };
+    assert_eq!(path.images, [expected]);
+}
+
+#[tokio::test]
+async fn rows_with_pictures_are_not_exported_to_files_without_them() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [data_uri("a")]})).await;
+    ask(&vision, "s", &json!({"input_ids": [7, 8]})).await;
+    for format in ["jsonl", "slime", "prime-rl"] {
+        let body = json!({"sessions": ["s"], "format": format}).to_string();
+        let answer = post(vision.proxy.control, "/v1/samples", body.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{format}: {}", answer.text());
+        let (rows, refused) = (answer.header("tokentap-rows"), answer.header("tokentap-refused"));
+        assert_eq!((rows, refused), (Some("1"), Some(r#"{"images_unsupported":1}"#)), "{format}");
+    }
+}

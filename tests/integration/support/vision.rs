@@ -1,0 +1,151 @@
+//! A fake engine with a vision model: it replaces the placeholder of each picture by a run whose length follows from the picture's bytes.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::proxy::Proxy;
+use super::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, stream};
+
+/// The placeholder, and the tokens before and after it.
+pub const PAD: u32 = 90;
+pub const START: u32 = 91;
+pub const END: u32 = 92;
+
+/// The tokens that it samples for sample `at` of any prompt.
+pub fn sampled(at: usize) -> [u32; 2] {
+    [10 + at as u32, 11]
+}
+
+/// How it expands the pictures of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expansion {
+    /// Each placeholder becomes a run; all else stays.
+    Exact,
+    /// It tokenises the text of the prompt anew, which gives another first token.
+    Retokenises,
+    /// It ignores the pictures.
+    Ignores,
+    /// It does not echo the prompt.
+    Silent,
+}
+
+/// A tokentap before the fake engine.
+pub struct Vision {
+    pub proxy: Proxy,
+    pub engine: Upstream,
+    expansion: Arc<Mutex<Expansion>>,
+}
+
+/// The number of tokens of a picture.
+pub fn tokens_of(picture: &str) -> usize {
+    2 + picture.len() % 7
+}
+
+/// A picture as a data URI. `content` is its content after the signature of a PNG.
+pub fn data_uri(content: &str) -> String {
+    format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(png(content)))
+}
+
+/// The bytes of that picture.
+pub fn png(content: &str) -> Vec<u8> {
+    [b"\x89PNG\r\n\x1a\n", content.as_bytes()].concat()
+}
+
+/// The ids of a prompt after the engine has expanded these pictures.
+pub fn expanded(ids: &[u32], pictures: &[String]) -> Vec<u32> {
+    let mut pictures = pictures.iter();
+    let expand = |id: &u32| match *id {
+        PAD => vec![PAD; pictures.next().map_or(1, |picture| tokens_of(picture))],
+        id => vec![id],
+    };
+    ids.iter().flat_map(expand).collect()
+}
+
+impl Vision {
+    pub async fn start(profile: EngineProfile, flags: &[&str]) -> Self {
+        let expansion = Arc::new(Mutex::new(Expansion::Exact));
+        let shared = Arc::clone(&expansion);
+        let incremental = profile.streaming == "incremental";
+        let engine = Upstream::start(EngineProfile { echoes_prompt: true, ..profile }, move |asked| {
+            reply(asked, *shared.lock(), incremental)
+        })
+        .await;
+        Self { proxy: Proxy::probed(engine.addr, flags).await, engine, expansion }
+    }
+
+    pub fn set(&self, expansion: Expansion) {
+        *self.expansion.lock() = expansion;
+    }
+}
+
+/// The reply to a request, with the shapes of `image_data` that SGLang 0.5.23 accepts.
+fn reply(asked: &UpstreamRequest, expansion: Expansion, incremental: bool) -> FakeReply {
+    let body = asked.json();
+    if asked.path != "/generate" {
+        return json_message(200, br#"{"success":true}"#);
+    }
+    let n = body["sampling_params"]["n"].as_u64().unwrap_or(1) as usize;
+    let (prompts, is_batch): (Vec<Vec<u32>>, bool) = match &body["input_ids"] {
+        Value::Array(ids) if ids.first().is_some_and(Value::is_array) => {
+            (serde_json::from_value(body["input_ids"].clone()).unwrap(), true)
+        }
+        Value::Array(_) => (vec![serde_json::from_value(body["input_ids"].clone()).unwrap()], n > 1),
+        // the tokens of a text are its bytes
+        _ => (vec![body["text"].as_str().unwrap().bytes().map(u32::from).collect()], n > 1),
+    };
+    let texts = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|item| item.as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let pictures: Vec<Vec<String>> = match &body["image_data"] {
+        Value::Null => vec![Vec::new(); prompts.len()],
+        Value::String(one) => vec![vec![one.clone()]; prompts.len()],
+        Value::Array(list) if is_batch && list.len() != prompts.len() => {
+            let refusal = json!({"error": {"message": "The length of image_data should be equal to the batch size."}});
+            return json_message(400, refusal.to_string().as_bytes());
+        }
+        Value::Array(list) if is_batch => {
+            let of_prompt = |item: &Value| match item {
+                Value::Array(_) => texts(item),
+                Value::Null => Vec::new(),
+                one => vec![one.as_str().unwrap().to_owned()],
+            };
+            list.iter().map(of_prompt).collect()
+        }
+        list => vec![texts(list)],
+    };
+    let object = |at: usize, sample: usize, tokens: usize, finished: bool| {
+        let mut prompt = match expansion {
+            Expansion::Ignores => prompts[at].clone(),
+            _ => expanded(&prompts[at], &pictures[at]),
+        };
+        if expansion == Expansion::Retokenises {
+            prompt[0] += 1;
+        }
+        let ids = sampled(sample);
+        let from = if incremental { tokens - 1 } else { 0 };
+        let rows: Vec<Value> = ids[from..tokens].iter().map(|id| json!([-0.5, id, null])).collect();
+        let finish = finished.then(|| json!({"type": "stop"}));
+        let rid = body["rid"].as_str().unwrap_or("engine");
+        let rid = if prompts.len() * n > 1 { format!("{rid}_{at}_{sample}") } else { rid.to_owned() };
+        let mut reply = json!({"text": "", "index": at * n + sample, "output_ids": ids[from..tokens], "meta_info": {
+            "id": rid, "finish_reason": finish, "prompt_tokens": prompt.len(), "completion_tokens": tokens,
+            "output_token_logprobs": rows}});
+        if body["return_prompt_token_ids"] == true && expansion != Expansion::Silent {
+            reply["prompt_token_ids"] = json!(prompt);
+        }
+        reply
+    };
+    let all = || (0..prompts.len()).flat_map(|at| (0..n).map(move |sample| (at, sample)));
+    if body["stream"] == true {
+        let event = |(at, sample), tokens| format!("data: {}\n\n", object(at, sample, tokens, tokens == 2));
+        let mut events: Vec<String> = all().map(|place| event(place, 1)).collect();
+        events.extend(all().map(|place| event(place, 2)));
+        events.push("data: [DONE]\n\n".to_owned());
+        return stream(&events.iter().map(String::as_bytes).collect::<Vec<_>>());
+    }
+    let objects: Vec<Value> = all().map(|(at, sample)| object(at, sample, 2, true)).collect();
+    let reply = if is_batch { json!(objects) } else { objects[0].clone() };
+    json_message(200, reply.to_string().as_bytes())
+}
