@@ -215,6 +215,7 @@ def a_path(**changes: Any) -> dict[str, Any]:
         ({"segments": [{"kind": "response", "start": 0}]}, "no_prompt"),
         ({"logprobs": [None, None, None]}, "missing_logprobs"),
         ({"entropy": [None, None, 0.25]}, "missing_entropy"),
+        ({"images": [{"turn": 0, "start": 0, "end": 1}]}, "images_unsupported"),
     ],
 )
 def test_an_incomplete_path_is_refused(changes: dict[str, Any], reason: str | None) -> None:

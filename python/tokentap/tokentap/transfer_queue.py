@@ -185,6 +185,9 @@ def place_of(key: str) -> str:
 
 def refusal(path: Mapping[str, Any]) -> str | None:
     """Why a path cannot be trained; the reasons are those of an export."""
+    if path.get("images"):
+        # verl's rows have no pictures, and a trainer would compute other logprobs from the ids alone
+        return "images_unsupported"
     trained = [at for at, bit in enumerate(path["loss_mask"]) if bit]
     if not trained:
         return "no_trained_tokens"
