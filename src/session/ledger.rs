@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use super::ProcessId;
+pub(in crate::session) use ack::AckOutcome;
 pub use ack::{Ack, AppendError};
 pub use log_record::{LogRecord, ProcessRecord};
 pub use record::{Change, Record, SCHEMA};

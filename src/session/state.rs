@@ -5,14 +5,14 @@ mod publication;
 mod replies;
 mod rewards;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::error::SessionError;
-use super::ledger::{Change, Record};
+use super::ledger::{Ack, AckOutcome, Change, Record};
 use super::scores::SessionScores;
 use super::turn::{Draft, SessionImages};
 use super::view::upwards;
@@ -73,6 +73,8 @@ pub(super) struct State {
     pub(super) bytes: u64,
     /// The pictures of its turns whose bytes are known.
     pub(super) images: SessionImages,
+    /// The outcomes of the latest records with the bytes of pictures, unless those are known to be stored.
+    image_records: BTreeMap<ImageDigest, AckOutcome>,
     pub(super) finished: Vec<FinishedPath>,
     /// The turns whose stored responses were deleted.
     pub(super) deleted_responses: BTreeSet<u32>,
@@ -115,6 +117,24 @@ impl State {
             return Err(SessionError::NoTurn(self.forest.next_id()));
         }
         Ok(self.open_version())
+    }
+
+    /// Whether a record of the session has the bytes of a picture, or will have them unless the log rejects it.
+    fn is_image_stored(&self, digest: ImageDigest) -> bool {
+        let outcome = self.image_records.get(&digest).and_then(AckOutcome::is_stored);
+        self.images.contains_key(&digest) && outcome != Some(false)
+    }
+
+    /// Remembers whether the log stores the pictures of a turn, so that a later turn stores those that it rejects.
+    pub(super) fn track_image_record(&mut self, turn: &Turn, ack: Ack) -> Ack {
+        let mut stored = turn.about.images.iter().flat_map(|images| images.stored()).peekable();
+        if stored.peek().is_none() {
+            return ack;
+        }
+        let (ack, outcome) = ack.observe();
+        self.image_records.extend(stored.map(|image| (image.digest, outcome.clone())));
+        self.image_records.retain(|_, outcome| outcome.is_stored() != Some(true));
+        ack
     }
 
     /// Sets the reward of a scope and version. Returns the bytes by which the session grows.
@@ -339,7 +359,7 @@ impl Session {
             }
         };
         if let Some(images) = &mut draft.about.images {
-            images.mark_stored(&state.images);
+            images.mark_stored(|digest| state.is_image_stored(digest));
         }
         if let Some(chat) = draft.about.chat.as_mut().filter(|chat| chat.session_number != Some(self.number)) {
             chat.stored = chat.stored.take().filter(|stored| stored.shared.is_none() && stored.members_of.is_none());

@@ -250,6 +250,7 @@ impl Store {
             let turn = Arc::new(turn);
             // while it is locked, so that turns are in order in the log
             let ack = self.log.append(session.record(Change::Turn(Arc::clone(&turn))));
+            let ack = state.track_image_record(&turn, ack);
             self.announce(&session.id, &turn);
             (turn.id, state.push(turn, shared), ack)
         };

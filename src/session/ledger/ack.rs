@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 /// Why a record is not in the log.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -41,6 +43,32 @@ pub struct Ack(State);
 enum State {
     Resolved(Result<(), AppendError>),
     Awaited(oneshot::Receiver<Result<(), AppendError>>),
+    Observed(AckOutcome),
+}
+
+/// The outcome of an append, which can be read while a caller awaits the ack. The caller may also have dropped it.
+#[derive(Debug, Clone)]
+pub(in crate::session) struct AckOutcome(Arc<Mutex<State>>);
+
+impl AckOutcome {
+    /// Whether the record is stored; `None` while that is unknown.
+    pub(in crate::session) fn is_stored(&self) -> Option<bool> {
+        let mut state = self.0.lock();
+        if let State::Awaited(answer) = &mut *state {
+            let result = match answer.try_recv() {
+                Ok(result) => result,
+                Err(TryRecvError::Closed) => Err(AppendError::Closed),
+                // the waker of the caller is still registered
+                Err(TryRecvError::Empty) => return None,
+            };
+            *state = State::Resolved(result);
+        }
+        match &*state {
+            State::Resolved(result) => Some(result.is_ok()),
+            State::Awaited(_) => None,
+            State::Observed(outcome) => outcome.is_stored(),
+        }
+    }
 }
 
 impl Ack {
@@ -63,18 +91,34 @@ impl Ack {
     pub(crate) fn awaited(answer: oneshot::Receiver<Result<(), AppendError>>) -> Self {
         Self(State::Awaited(answer))
     }
+
+    /// The ack, and its outcome for another reader.
+    pub(in crate::session) fn observe(self) -> (Self, AckOutcome) {
+        let outcome = AckOutcome(Arc::new(Mutex::new(self.0)));
+        (Self(State::Observed(outcome.clone())), outcome)
+    }
 }
 
 impl Future for Ack {
     type Output = Result<(), AppendError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            State::Resolved(result) => Poll::Ready(result.clone()),
+        self.0.poll(context)
+    }
+}
+
+impl State {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), AppendError>> {
+        let result = match self {
+            Self::Resolved(result) => return Poll::Ready(result.clone()),
+            Self::Observed(outcome) => return outcome.0.lock().poll(context),
             // the writer always answers, unless it has ended
-            State::Awaited(answer) => {
-                Pin::new(answer).poll(context).map(|answer| answer.unwrap_or(Err(AppendError::Closed)))
-            }
-        }
+            Self::Awaited(answer) => match Pin::new(answer).poll(context) {
+                Poll::Ready(answer) => answer.unwrap_or(Err(AppendError::Closed)),
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        *self = Self::Resolved(result.clone());
+        Poll::Ready(result)
     }
 }

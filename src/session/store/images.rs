@@ -82,15 +82,20 @@ impl ImageStore {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::time::Duration;
 
     use bytes::Bytes;
+    use tokio::sync::oneshot;
 
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::ledger::{Change, Record};
+    use crate::session::ledger::{
+        Ack, AppendError, Change, Health, LogRecord, Record, RecordLog, RecordLogStats, SharedLog,
+    };
+    use crate::session::store::NoObserver;
     use crate::session::tests::{BOUNDLESS, shared, store};
-    use crate::session::{Call, Draft, Sessions, StoreLimits, Turn, TurnMetadata};
+    use crate::session::{Call, Draft, ProcessId, Sessions, StoreLimits, Turn, TurnMetadata};
 
     /// The bytes of a picture, another allocation each time.
     const BYTES: usize = 100_000;
@@ -101,13 +106,104 @@ mod tests {
 
     /// Commits a turn with a picture, whose tokens follow `ids`.
     async fn turn(store: &Arc<Sessions>, session: &str, ids: &[u32], content: u8) {
+        commit(store, session, ids, content).await.expect("no log refuses it");
+    }
+
+    fn commit(store: &Arc<Sessions>, session: &str, ids: &[u32], content: u8) -> Ack {
         let prompt = [ids, &[9, 9]].concat();
         let start = u32::try_from(ids.len()).unwrap();
         let images = PromptImages::new(&prompt, [(picture(content), start..start + 2)]);
         let about = TurnMetadata { images: Some(Box::new(images)), ..TurnMetadata::default() };
         let mut call = Call::new(Arc::clone(store), session.into());
         let draft = Draft { prompt: Some(prompt.into()), response: vec![5], about, ..Draft::default() };
-        call.commit(draft).1.await.expect("no log refuses it");
+        call.commit(draft).1
+    }
+
+    /// A log that stores a record when its turn comes.
+    #[derive(Debug, Clone, Default)]
+    struct SlowLog(Arc<Mutex<LogState>>);
+
+    #[derive(Debug, Default)]
+    struct LogState {
+        rejects: bool,
+        waiting: Vec<(LogRecord, oneshot::Sender<Result<(), AppendError>>)>,
+        stored: Vec<Vec<u8>>,
+    }
+
+    impl SlowLog {
+        /// Rejects records before they wait.
+        fn reject(&self, rejects: bool) {
+            self.0.lock().rejects = rejects;
+        }
+
+        /// Stores the waiting records, or fails.
+        fn answer(&self, is_ok: bool) {
+            let state = &mut *self.0.lock();
+            for (record, answer) in state.waiting.drain(..) {
+                let LogRecord::Session(record) = record else { continue };
+                let mut bytes = Vec::new();
+                record.encode(&mut bytes).unwrap();
+                state.stored.extend(is_ok.then_some(bytes));
+                // a caller may have left
+                let _ = answer.send(if is_ok { Ok(()) } else { Err(AppendError::Degraded) });
+            }
+        }
+
+        /// The sessions after a restart.
+        fn restart(&self) -> Arc<Sessions> {
+            let restored = store(BOUNDLESS);
+            for record in &self.0.lock().stored {
+                restored.restore(Record::decode(record).unwrap());
+            }
+            restored
+        }
+
+        /// The lengths of the stored records, in pictures.
+        fn pictures(&self) -> Vec<usize> {
+            self.0.lock().stored.iter().map(|record| record.len() / BYTES).collect()
+        }
+    }
+
+    impl RecordLog for SlowLog {
+        fn append(&self, record: LogRecord) -> Ack {
+            let state = &mut *self.0.lock();
+            if state.rejects {
+                return Ack::failed(AppendError::QueueFull);
+            }
+            let (answer, awaited) = oneshot::channel();
+            state.waiting.push((record, answer));
+            Ack::awaited(awaited)
+        }
+
+        fn written(&self) -> Ack {
+            Ack::done()
+        }
+
+        fn id(&self) -> ProcessId {
+            ProcessId::random()
+        }
+
+        fn read(&self, _: &mut dyn FnMut(LogRecord)) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn health(&self) -> Health {
+            Health::Ok
+        }
+
+        fn stats(&self) -> RecordLogStats {
+            RecordLogStats::default()
+        }
+
+        fn is_behind(&self) -> bool {
+            false
+        }
+    }
+
+    fn logged(log: &SlowLog) -> Arc<Sessions> {
+        let shared = SharedLog::default();
+        shared.set(log.clone());
+        Arc::new(Sessions::local(BOUNDLESS, shared, Arc::new(NoObserver)))
     }
 
     fn image_of(store: &Sessions, session: &str, turn: u32) -> Arc<Image> {
@@ -170,6 +266,33 @@ mod tests {
         let again = damaged.session("s").unwrap();
         let keys = again.turn(1).unwrap().prompt_keys().to_vec();
         assert_eq!(keys, session.turn(1).unwrap().prompt_keys());
+    }
+
+    #[tokio::test]
+    async fn picture_of_a_rejected_record_is_stored_by_a_later_turn() {
+        let log = SlowLog::default();
+        let sessions = logged(&log);
+        // the queue is full
+        log.reject(true);
+        commit(&sessions, "s", &[1], 1).await.unwrap_err();
+        commit(&sessions, "s", &[2], 1).await.unwrap_err();
+        log.reject(false);
+        // the disk is full, and the caller has left
+        drop(commit(&sessions, "s", &[3], 1));
+        log.answer(false);
+        // a record that waits is expected to be stored
+        let acks = [4, 5].map(|id| commit(&sessions, "s", &[id], 1));
+        log.answer(true);
+        for ack in acks {
+            ack.await.unwrap();
+        }
+        drop(commit(&sessions, "s", &[6], 1));
+        log.answer(true);
+        assert_eq!(log.pictures(), [1, 0, 0]);
+        let restored = log.restart();
+        for turn in 3..6 {
+            assert_eq!(image_of(&restored, "s", turn), picture(1), "turn {turn}");
+        }
     }
 
     #[tokio::test]

@@ -24,7 +24,8 @@ pub struct TurnImage {
     pub start: u32,
     /// The number of its tokens.
     pub tokens: u32,
-    /// Whether the record of the turn has the bytes. Of the pictures with the same digest in a session the first has them.
+    /// Whether the record of the turn has the bytes. Of the pictures with the same digest in a session the first
+    /// has them, and a later one if the log rejected the record of the first.
     pub is_stored: bool,
 }
 
@@ -94,11 +95,11 @@ impl PromptImages {
         (!images.is_empty()).then(|| Box::new(Self::new(ids, images)))
     }
 
-    /// Marks the pictures whose bytes the record of the turn has: those that its session does not have yet.
-    pub(in crate::session) fn mark_stored(&mut self, known: &SessionImages) {
+    /// Marks the pictures whose bytes the record of the turn has: those that no earlier record of its session has.
+    pub(in crate::session) fn mark_stored(&mut self, is_stored_before: impl Fn(ImageDigest) -> bool) {
         let mut new = BTreeSet::new();
         for TurnImage { image, is_stored, .. } in &mut self.list {
-            *is_stored = image.bytes.is_some() && !known.contains_key(&image.digest) && new.insert(image.digest);
+            *is_stored = image.bytes.is_some() && !is_stored_before(image.digest) && new.insert(image.digest);
         }
     }
 
