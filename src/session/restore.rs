@@ -164,7 +164,8 @@ impl State {
         if turn.id < self.forest.next_id() {
             return 0; // restored before
         }
-        if turn.about.images.is_some() {
+        // those of a removed session were released
+        if turn.about.images.is_some() && !self.removed {
             let pictures = Arc::make_mut(&mut turn).about.images.as_mut();
             images.hold(&mut self.images, pictures.expect("checked above"));
         }

@@ -296,6 +296,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn picture_of_a_removed_session_is_not_held() {
+        let store = store(BOUNDLESS);
+        turn(&store, "s", &[1], 1).await;
+        let session = store.session("s").unwrap();
+        let mut next = Turn::clone(&session.turn(0).unwrap());
+        store.delete("s").await.unwrap();
+        next.id = 1;
+        session.apply(Change::Turn(Arc::new(next)), 0, &store.memory().images);
+        assert_eq!(store.memory().images.bytes(), 0);
+    }
+
+    #[tokio::test]
     async fn prompt_is_shared_by_samples_with_the_same_picture_only() {
         let store = store(BOUNDLESS);
         for (content, count) in [(1, 2), (2, 2)] {
