@@ -224,12 +224,12 @@ pub(super) fn json_len(value: &Value) -> u64 {
     count.0
 }
 
-/// The group number of each row. Rows with the same first prompt are samples of one prompt, also in different sessions.
+/// The group number of each row. Rows with the same first prompt, with the same pictures, are samples of one prompt, also in different sessions.
 pub(crate) fn groups(rows: &[Row]) -> Vec<usize> {
     let mut numbers: HashMap<&[u32], usize> = HashMap::new();
     let number = |row| {
         let next = numbers.len();
-        *numbers.entry(Row::prompt(row)).or_insert(next)
+        *numbers.entry(Row::prompt_keys(row)).or_insert(next)
     };
     rows.iter().map(number).collect()
 }
@@ -241,9 +241,9 @@ pub(crate) fn row_key(path: &Path) -> String {
     path.leaf().about.uid.to_string()
 }
 
-/// A hash of the first prompt (FNV-1a over the ids), the same in every export. verl groups samples by it as `uid`.
+/// A hash of the first prompt (FNV-1a over its ids and the digests of its pictures), the same in every export. verl groups samples by it as `uid`.
 pub(super) fn prompt_name(row: &Row) -> String {
-    let bytes = row.prompt().iter().flat_map(|id| id.to_le_bytes());
+    let bytes = row.prompt_keys().iter().flat_map(|id| id.to_le_bytes());
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     format!("{hash:016x}")

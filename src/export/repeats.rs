@@ -1,4 +1,4 @@
-//! Finds samples with equal tokens.
+//! Finds samples with equal tokens and pictures.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,16 +37,19 @@ fn digests(turns: &[Arc<Turn>]) -> Vec<u128> {
     known
 }
 
-/// The digest after the tokens of a turn. It depends on the tokens only, not on the boundaries of turns.
+/// The digest after the tokens of a turn. It depends on the tokens and the pictures, not on the boundaries of turns.
 fn digest(before: u128, turn: &Turn) -> u128 {
-    let ids = turn.prompt.iter().chain(&turn.response);
+    let ids = turn.prompt_keys().iter().chain(&turn.response);
     ids.fold(before, |digest, id| (digest ^ u128::from(*id)).wrapping_mul(0x100_0000_0000_0000_0000_013b))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::facts::{groups, prompt_name};
     use crate::export::fixture::{path, rows, turn};
+    use crate::images::Image;
+    use crate::session::PromptImages;
 
     /// Paths of one session each: a prompt and a response.
     fn paths(samples: &[(&[u32], &[u32])]) -> Vec<Path> {
@@ -62,6 +65,23 @@ mod tests {
         let paths = paths(&[(&[1, 2], &[3, 4]), (&[1, 2], &[3, 5]), (&[1, 2], &[3, 4]), (&[1], &[2, 3, 4])]);
         assert_eq!(repeated_paths(paths.iter()), [false, false, true, false], "another prompt is another sample");
         assert_eq!(repeated_rows(&rows(&paths)), [false, false, true, false]);
+    }
+
+    #[test]
+    fn samples_with_other_pictures_of_the_same_ids_are_other_samples() {
+        let sample = |content: &'static [u8]| {
+            let mut turn = turn(0, None, &[1, 9, 9], &[2]);
+            let picture = Arc::new(Image::new(content.into()));
+            turn.about.images = Some(Box::new(PromptImages::new(&turn.prompt, [(picture, 1..3)])));
+            path(&[&turn.into()])
+        };
+        let paths = [sample(b"a"), sample(b"b"), sample(b"a")];
+        assert_eq!(repeated_paths(paths.iter()), [false, false, true]);
+        let rows = rows(&paths);
+        assert_eq!(repeated_rows(&rows), [false, false, true]);
+        assert_eq!(groups(&rows), [0, 1, 0]);
+        let names: Vec<String> = rows.iter().map(prompt_name).collect();
+        assert!(names[0] != names[1] && names[0] == names[2], "{names:?}");
     }
 
     #[test]

@@ -284,7 +284,8 @@ impl Turn {
     }
 
     /// What the prompt is compared by: its ids, and the digests of its pictures.
-    pub(super) fn prompt_keys(&self) -> &[u32] {
+    #[must_use]
+    pub fn prompt_keys(&self) -> &[u32] {
         self.about.images.as_ref().map_or(&self.prompt, |images| images.keys())
     }
 

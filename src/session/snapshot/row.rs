@@ -118,7 +118,16 @@ impl Row {
     /// The first prompt.
     #[must_use]
     pub fn prompt(&self) -> &Arc<[u32]> {
-        &self.turns()[self.snapshot.lineage(self.leaf).root as usize].prompt
+        &self.root().prompt
+    }
+
+    /// What the first prompt is compared by: its ids, and the digests of its pictures.
+    pub(crate) fn prompt_keys(&self) -> &[u32] {
+        self.root().prompt_keys()
+    }
+
+    fn root(&self) -> &Turn {
+        &self.turns()[self.snapshot.lineage(self.leaf).root as usize]
     }
 
     /// Tokens of the first prompt.
