@@ -177,7 +177,7 @@ impl Session {
             done: state.done,
             incomplete: state.incomplete.is_some(),
             running: state.running,
-            bytes: state.bytes + state.images.values().map(|image| image.size).sum::<u64>(),
+            bytes: state.size(),
         }
     }
 }

@@ -119,6 +119,11 @@ impl State {
         Ok(self.open_version())
     }
 
+    /// The bytes of the session with its pictures, which other sessions may have too.
+    pub(super) fn size(&self) -> u64 {
+        self.bytes + self.images.values().map(|image| image.size).sum::<u64>()
+    }
+
     /// Whether a record of the session has the bytes of a picture, or will have them unless the log rejects it.
     fn is_image_stored(&self, digest: ImageDigest) -> bool {
         let outcome = self.image_records.get(&digest).and_then(AckOutcome::is_stored);

@@ -297,6 +297,11 @@ impl Turn {
         }
     }
 
+    /// The bytes that it takes in a record, with the pictures that the record has.
+    pub(super) fn record_bytes(&self) -> u64 {
+        self.bytes() + self.about.images.as_ref().map_or(0, |images| images.stored_bytes())
+    }
+
     /// The bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -154,9 +154,7 @@ impl Record {
     pub(super) fn bytes(&self) -> u64 {
         let own = size_of::<Self>() as u64;
         match &self.change {
-            Change::Turn(turn) => {
-                own + turn.bytes() + turn.about.images.as_ref().map_or(0, |images| images.stored_bytes())
-            }
+            Change::Turn(turn) => own + turn.record_bytes(),
             Change::Scored(scores) => own + scores.bytes(),
             // values are small, and measuring one would mean a walk over it
             _ => own + 256,

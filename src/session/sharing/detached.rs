@@ -14,28 +14,28 @@ impl Sharing {
     /// Sets whether the ledger lacks changes of a session. A detached session is not evicted.
     pub(super) fn set_detached(&self, session: &Arc<Session>, is_detached: bool) {
         let mut order = self.store.order();
-        let bytes = {
+        let size = {
             let mut state = session.state();
             if std::mem::replace(&mut state.is_detached, is_detached) == is_detached || state.removed {
                 return;
             }
-            state.bytes
+            state.size()
         };
         match is_detached {
-            true => order.pin(session, bytes),
-            false => order.unpin(session, bytes, Instant::now()),
+            true => order.pin(session, size),
+            false => order.unpin(session, Instant::now()),
         }
     }
 
     /// Counts the bytes by which a session grows, unless it was evicted.
     pub(super) fn add_bytes(&self, session: &Session, bytes: i64) {
-        let mut order = self.store.order();
-        if !session.state().removed {
-            order.change_session(session, bytes);
+        let (mut order, state) = (self.store.order(), session.state());
+        if !state.removed {
+            order.change_session(session, bytes, || state.size());
         }
     }
 
-    /// Bytes of the detached sessions and of the missing changes.
+    /// Bytes of the detached sessions, with their pictures, and of the missing changes.
     pub(in crate::session) fn detached_bytes(&self) -> u64 {
         self.store.order().pinned_bytes() + self.store.missing_bytes.load(Ordering::Relaxed)
     }
@@ -50,12 +50,17 @@ impl Sharing {
         self.detached_bytes() > self.detached_limit()
     }
 
-    /// Writes a turn that is not in the ledger to the local log, with its whole prompt. Without a birth, the turn is in the log only, and its
-    /// own uid is the birth.
+    /// Writes a turn that is not in the ledger to the local log, with its whole prompt and each picture of it once. Without a birth, the
+    /// turn is in the log only, and its own uid is the birth.
     pub(super) fn log_detached(&self, session: &Arc<str>, birth: Option<Uid>, id: u32, draft: &Draft) -> Ack {
         let (prompt, cause) = (draft.prompt.clone().unwrap_or_default(), Cause::NewConversation);
         let cause = if draft.prompt.is_some() { cause } else { Cause::Unplaced };
-        let turn = Arc::new(draft.clone().place(id, None, cause, prompt));
+        let mut turn = draft.clone().place(id, None, cause, prompt);
+        if let Some(images) = &mut turn.about.images {
+            // the log may lose earlier records of the session
+            images.mark_stored(|_| false);
+        }
+        let turn = Arc::new(turn);
         let birth = birth.unwrap_or(turn.about.uid);
         self.store.log.append(Record { session: Arc::clone(session), birth, change: Change::Turn(turn) })
     }

@@ -149,7 +149,7 @@ impl Sharing {
         match record {
             LogRecord::Session(Record { session, birth, change: Change::Turn(turn) }) => {
                 if self.is_full_of_detached() {
-                    return self.note_spilled(&session, turn.bytes(), is_only_logged(birth, &turn).into());
+                    return self.note_spilled(&session, turn.record_bytes(), is_only_logged(birth, &turn).into());
                 }
                 let line = self.line(&session);
                 let mut known = line.known.try_lock().expect("no call runs during the restoration");

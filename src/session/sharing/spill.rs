@@ -151,6 +151,8 @@ mod tests {
     use tempfile::tempdir;
 
     use super::*;
+    use crate::images::Image;
+    use crate::session::PromptImages;
     use crate::session::error::SessionError;
     use crate::session::ledger::log::{self, Fsync, Log, Options};
     use crate::session::ledger::memory::MemoryLedger;
@@ -192,6 +194,45 @@ mod tests {
     fn fail(ledger: &MemoryLedger) {
         let down = || LedgerError::Unavailable("it is down".into());
         ledger.failing.lock().extend((0..PARTITIONS).map(|partition| (partition, down())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pictures_of_detached_sessions_count_towards_the_limit() {
+        let (dir, ledger, shared_log) =
+            (tempdir().expect("a directory"), Arc::new(MemoryLedger::new()), SharedLog::default());
+        let store = logged(&ledger, &shared_log, &dir);
+        fail(&ledger);
+        let prompt = [1, 9, 9, 2, 9, 9];
+        for at in 0..8 {
+            let picture = Arc::new(Image::new(vec![at; 5000].into()));
+            let images = PromptImages::new(&prompt, [(Arc::clone(&picture), 1..3), (picture, 4..6)]);
+            let mut draft = draft(&prompt, &[5]);
+            draft.about.images = Some(Box::new(images));
+            let mut call = Call::new(Arc::clone(&store), format!("s{at}").into());
+            call.commit(draft).1.await.expect_err("the ledger is down");
+        }
+        let spilled = store.sharing().counts.spilled.load(Ordering::Relaxed);
+        let detached = store.sharing().detached_bytes();
+        assert!(spilled >= 4 && (10_000..LIMIT).contains(&detached), "{spilled} spilled, {detached} bytes");
+        let mut pictures = Vec::new();
+        let log = store.memory().log.get().expect("it is open");
+        store.memory().log.written().await.expect("the disk works");
+        let mut read = |record: LogRecord| {
+            if let LogRecord::Session(Record { change: Change::Turn(turn), .. }) = record {
+                pictures.push(turn.about.images.iter().flat_map(|images| images.stored()).count());
+            }
+        };
+        log.read(&mut read).expect("the disk works");
+        assert_eq!(pictures, [1; 8], "a record has a picture once");
+
+        ledger.failing.lock().clear();
+        let sharing = tokio::spawn(Arc::clone(&store).run());
+        while ledger.state().lists.len() < 8 || !store.sharing().spilled.lock().is_empty() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        sharing.abort();
+        assert_eq!(store.sharing().detached_bytes(), 0);
     }
 
     #[tokio::test(start_paused = true)]

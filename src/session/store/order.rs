@@ -46,8 +46,10 @@ pub(in crate::session) struct Order {
     numbers: u64,
     /// Bytes of all sessions. Temporarily negative if a session is removed before its last turn is counted.
     pub(in crate::session) bytes: i64,
-    /// Bytes of pinned sessions.
-    pinned_bytes: i64,
+    /// The bytes of each pinned session, with its pictures, by its number.
+    pinned: BTreeMap<u64, u64>,
+    /// The sum of `pinned`.
+    pinned_bytes: u64,
     pub(in crate::session) evicted: VecDeque<EvictedSession>,
     pub(in crate::session) finished: FinishedPaths,
 }
@@ -75,32 +77,42 @@ impl Order {
         }
     }
 
-    /// Pins a session of this many bytes.
-    pub(in crate::session) fn pin(&mut self, session: &Session, bytes: u64) {
+    /// Pins a session of this many bytes, with its pictures.
+    pub(in crate::session) fn pin(&mut self, session: &Session, size: u64) {
         let before = session.tick.swap(PINNED, Ordering::Relaxed);
         self.used.remove(&before);
         self.open.remove(&before);
-        self.pinned_bytes += signed(bytes + SESSION_OVERHEAD);
+        self.set_pinned(session, Some(size));
     }
 
     /// Ends the effect of [`Order::pin`]. The session counts as used now.
-    pub(in crate::session) fn unpin(&mut self, session: &Arc<Session>, bytes: u64, now: Instant) {
+    pub(in crate::session) fn unpin(&mut self, session: &Arc<Session>, now: Instant) {
         session.tick.store(0, Ordering::Relaxed);
-        self.pinned_bytes -= signed(bytes + SESSION_OVERHEAD);
+        self.set_pinned(session, None);
         self.touch(session, now);
     }
 
     /// The bytes of pinned sessions.
     pub(in crate::session) fn pinned_bytes(&self) -> u64 {
-        u64::try_from(self.pinned_bytes).unwrap_or(0)
+        self.pinned_bytes
     }
 
-    /// Changes the bytes of a session by a signed number.
-    pub(in crate::session) fn change_session(&mut self, session: &Session, bytes: i64) {
+    /// Changes the bytes of a session by a signed number. `size` is what it takes now, with its pictures.
+    pub(in crate::session) fn change_session(&mut self, session: &Session, bytes: i64, size: impl FnOnce() -> u64) {
         self.bytes += bytes;
         if session.tick() == PINNED {
-            self.pinned_bytes += bytes;
+            self.set_pinned(session, Some(size()));
         }
+    }
+
+    /// Counts the bytes of a pinned session, or those of one that is no longer pinned no more.
+    fn set_pinned(&mut self, session: &Session, size: Option<u64>) {
+        let new = size.map(|size| size + SESSION_OVERHEAD);
+        let before = match new {
+            Some(bytes) => self.pinned.insert(session.number, bytes),
+            None => self.pinned.remove(&session.number),
+        };
+        self.pinned_bytes = self.pinned_bytes + new.unwrap_or(0) - before.unwrap_or(0);
     }
 
     /// Marks all paths of a session as published.
@@ -112,9 +124,8 @@ impl Order {
         self.used.remove(&session.tick());
         self.open.remove(&session.tick());
         let own = if self.born.remove(&session.number).is_some() { SESSION_OVERHEAD } else { 0 };
-        if session.tick.swap(GONE, Ordering::Relaxed) == PINNED {
-            self.pinned_bytes -= signed(bytes + SESSION_OVERHEAD);
-        }
+        session.tick.store(GONE, Ordering::Relaxed);
+        self.set_pinned(session, None);
         self.bytes -= signed(bytes + own);
     }
 
