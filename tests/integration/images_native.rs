@@ -243,6 +243,36 @@ async fn picture_that_may_change_is_not_trained() {
     }
 }
 
+const LITTLE_ROOM: [&str; 4] = ["--max-bytes-in-flight", "1MiB", "--max-request-bytes", "256KiB"];
+
+#[tokio::test]
+async fn picture_of_all_prompts_is_decoded_once() {
+    let vision = Vision::start(EngineProfile::default(), &LITTLE_ROOM).await;
+    let prompts: Vec<Vec<u32>> = (0..30).map(|at| [&[at], &first()[..]].concat()).collect();
+    let content = "a".repeat(40_000);
+    ask(&vision, "s", &json!({"input_ids": prompts, "image_data": data_uri(&content)})).await;
+    let rows = rows(&vision, "s").await;
+    assert_eq!(rows.len(), 30);
+    for row in rows {
+        assert_eq!(
+            (&turns(&row)[0].0, &row["images"]),
+            (&Value::Null, &json!([shown(row["leaf"].as_u64().unwrap() as u32, 4, &content)]))
+        );
+    }
+}
+
+#[tokio::test]
+async fn call_is_served_if_its_pictures_have_no_room() {
+    let vision = Vision::start(EngineProfile::default(), &LITTLE_ROOM).await;
+    let body = json!({"input_ids": first(), "image_data": [data_uri(&"a".repeat(180_000))]}).to_string();
+    // a text with escapes is copied
+    let body = body.replace("image/png", "image\\/png");
+    let answer = post(vision.proxy.data, "/sessions/s/generate", body.as_bytes()).await;
+    assert_eq!((answer.status, &answer.json()["output_ids"]), (200, &json!(sampled(0))), "{}", answer.text());
+    let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(reply["faults"], json!({"images_too_large": 1}), "{reply}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_survive_a_restart() {
     let vision = Vision::start(EngineProfile::default(), &[]).await;

@@ -302,14 +302,12 @@ impl GenerateRequest {
         self.text != Texts::Absent
     }
 
-    /// The most bytes that the pictures of its prompts take when they are decoded.
+    /// Whether an echo shows the tokens of the pictures in the prompts: it is compared with the ids that were sent. The engine uses the text of
+    /// a request that has both, and continues its own session with an unknown prompt.
     #[must_use]
-    pub fn image_bytes(&self) -> usize {
-        if self.images.is_absent() {
-            return 0;
-        }
-        let prompts = 0..self.batch().unwrap_or(1);
-        prompts.flat_map(|at| self.images(at)).map(ImageItem::decoded_bytes).sum()
+    pub fn echo_shows_images(&self) -> bool {
+        let has_ids = self.ids.shape != IdShape::Absent && !self.has_text();
+        has_ids && !self.other_media && self.session_params.is_none()
     }
 
     /// The ids of its sequences, derived from the client's `rid`. Empty if the engine chooses them, as it does for every sample of n > 1.

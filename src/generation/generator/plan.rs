@@ -74,12 +74,19 @@ impl Generator {
         // an id that tokentap assigns is never used twice
         let engine_may_hold_rid = is_repeat && (!assigns_rid || !generate.rids().is_empty());
         let now = Instant::now();
-        let image_bytes = if settings.records { generate.image_bytes() } else { 0 };
-        let image_memory = if image_bytes > 0 { Some(call.work.take(image_bytes)?) } else { None };
+        let image_memory = match settings.records && generate.has_media() {
+            true => match call.work.take(generate.images.decoded_bytes()) {
+                // the generation itself has room, so only the pictures of the record are left out
+                Err(Stopped::TooLarge { .. }) => None,
+                taken => Some(taken?),
+            },
+            false => None,
+        };
         let recorder = || {
             let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
             let context = context.with_columns(&plan, self.experts(&upstream), settings.entropy.top_logprobs);
-            self.recorder(call, RecordContext { chat, image_memory, ..context }, attempt, now)
+            let context = context.with_images(&generate, image_memory);
+            self.recorder(call, RecordContext { chat, ..context }, attempt, now)
         };
         let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };
         let client_gets_echo = generate.return_prompt_token_ids && upstream.echoes_prompt;

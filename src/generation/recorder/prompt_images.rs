@@ -1,9 +1,10 @@
 //! The pictures of one prompt of a request, from the request to the echo that shows their tokens.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::expansion;
-use crate::engine::sglang::request::{GenerateRequest, ImageError};
+use crate::engine::sglang::request::{GenerateRequest, ImageError, ImageItem};
 use crate::images::Image;
 use crate::session::{Fault, PromptImages};
 
@@ -26,8 +27,25 @@ pub enum RequestedImages {
 }
 
 impl RequestedImages {
-    /// The pictures of prompt `at`, which are decoded.
-    pub(super) fn of_prompt(request: &GenerateRequest, at: usize) -> Self {
+    /// The pictures of each prompt. Each is decoded once, if the memory has room for all.
+    pub(super) fn of_request<'a>(request: &'a GenerateRequest, has_room: bool) -> Vec<Self> {
+        let mut decoded: HashMap<&ImageItem, Result<Arc<Image>, Fault>> = HashMap::new();
+        let mut decode = |item: &'a ImageItem| {
+            if !has_room {
+                return Err(Fault::ImagesTooLarge);
+            }
+            let decode = || Ok(Arc::new(item.decode(&request.bytes)?));
+            decoded.entry(item).or_insert_with(decode).clone()
+        };
+        (0..request.batch().unwrap_or(1)).map(|at| Self::of_prompt(request, at, &mut decode)).collect()
+    }
+
+    /// The pictures of prompt `at`.
+    fn of_prompt<'a>(
+        request: &'a GenerateRequest,
+        at: usize,
+        decode: &mut impl FnMut(&'a ImageItem) -> Result<Arc<Image>, Fault>,
+    ) -> Self {
         if request.other_media {
             return Self::Unrecorded(Fault::MediaUnrecorded);
         }
@@ -35,15 +53,10 @@ impl RequestedImages {
         if items.is_empty() {
             return Self::Absent;
         }
-        let decoded: Result<Vec<_>, _> =
-            items.into_iter().map(|item| item.decode(&request.bytes).map(Arc::new)).collect();
+        let decoded: Result<Vec<_>, _> = items.into_iter().map(decode).collect();
         match (decoded, request.prompt_ids(at)) {
-            (Err(ImageError::Remote), _) => Self::Unrecorded(Fault::ImageRemote),
-            (Err(ImageError::Processed), _) => Self::Unrecorded(Fault::ImageProcessed),
-            // the engine uses the text of a request that has both, and continues its own session with an unknown prompt
-            (Ok(images), Some(ids)) if !request.has_text() && request.session_params.is_none() => {
-                Self::Sent { ids, images }
-            }
+            (Err(fault), _) => Self::Unrecorded(fault),
+            (Ok(images), Some(ids)) if request.echo_shows_images() => Self::Sent { ids, images },
             (Ok(_), _) => Self::Unrecorded(Fault::ImagesUnverified),
         }
     }
@@ -70,5 +83,14 @@ impl RequestedImages {
     /// Why the turn is not trained, if its prompt is known.
     pub(super) fn fault(&self) -> Option<Fault> {
         if let Self::Unrecorded(fault) = self { Some(*fault) } else { None }
+    }
+}
+
+impl From<ImageError> for Fault {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Remote => Self::ImageRemote,
+            ImageError::Processed => Self::ImageProcessed,
+        }
     }
 }

@@ -59,13 +59,12 @@ impl RecordContext {
     pub fn for_generate(request: &GenerateRequest, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
         let prompts = request.batch().unwrap_or(1);
         let has_media = request.has_media();
-        let images = (0..prompts).filter(|_| has_media).map(|at| RequestedImages::of_prompt(request, at)).collect();
         let none = serde_json::Map::new();
         let defaults = upstream.preferred.as_ref().map_or(&none, |preferred| &preferred.changing);
         Self {
             // the ids that were sent are not those of the prompt, if that has media
             prompts: (0..prompts).map(|at| request.prompt_ids(at).filter(|_| !has_media)).collect(),
-            images,
+            images: Vec::new(),
             image_memory: None,
             session_params: request.session_params.clone(),
             sampling: (0..prompts).map(|at| request.recorded_sampling(at, defaults)).collect(),
@@ -82,6 +81,16 @@ impl RecordContext {
             experts: None,
             top_k: None,
         }
+    }
+
+    /// The same with the pictures of the request. Without memory for them they are not recorded.
+    #[must_use]
+    pub fn with_images(mut self, request: &GenerateRequest, memory: Option<Share>) -> Self {
+        if request.has_media() {
+            self.images = RequestedImages::of_request(request, memory.is_some());
+        }
+        self.image_memory = memory;
+        self
     }
 
     /// The same with the token columns of a plan. `top_k` is the setting.

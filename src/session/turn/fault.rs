@@ -47,6 +47,9 @@ named_enum! {
         ImageProcessed = "image_processed",
         /// The prompt has video or audio, which is not recorded.
         MediaUnrecorded = "media_unrecorded",
+        /// The pictures of the request need more memory than one request may use. Send fewer or smaller ones, or raise
+        /// `--max-bytes-in-flight`.
+        ImagesTooLarge = "images_too_large",
     }
 }
 

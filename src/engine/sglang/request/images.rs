@@ -26,7 +26,7 @@ enum ListItem {
 }
 
 /// A picture of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ImageItem {
     /// A text: a data URI, base64, a URL, or the name of a file.
     Text {
@@ -60,6 +60,16 @@ impl ImageData {
     pub fn is_absent(&self) -> bool {
         matches!(&self.0, Pictures::Absent)
             || matches!(&self.0, Pictures::List(list) if list.iter().all(|item| item.pictures().is_empty()))
+    }
+
+    /// The most bytes that its pictures take when each is decoded once.
+    #[must_use]
+    pub fn decoded_bytes(&self) -> usize {
+        match &self.0 {
+            Pictures::Absent => 0,
+            Pictures::One(item) => item.decoded_bytes(),
+            Pictures::List(list) => list.iter().flat_map(ListItem::pictures).map(ImageItem::decoded_bytes).sum(),
+        }
     }
 
     /// The pictures of prompt `at`, as SGLang assigns them: with several prompts, or with several samples of one, the list has one item per
@@ -126,8 +136,7 @@ impl ImageItem {
     }
 
     /// The most bytes that decoding it takes.
-    #[must_use]
-    pub fn decoded_bytes(&self) -> usize {
+    fn decoded_bytes(&self) -> usize {
         match self {
             Self::Text { span, escaped } => span.len() / 4 * 3 + if *escaped { span.len() } else { 0 },
             Self::Other => 0,
