@@ -56,6 +56,12 @@ impl Image {
         let bytes = base64_simd::STANDARD.decode_to_vec(encoded).ok().filter(|bytes| !bytes.is_empty())?;
         Some(Self::new(bytes.into()))
     }
+
+    /// Whether [`Self::decode`] returns a picture.
+    #[must_use]
+    pub fn is_encoded(text: &[u8]) -> bool {
+        encoded_bytes(text).is_some_and(|encoded| !encoded.is_empty() && base64_simd::STANDARD.check(encoded).is_ok())
+    }
 }
 
 /// The base64 text of a picture. SGLang reads a text that begins with `/` as the name of a file.
@@ -200,7 +206,7 @@ mod tests {
             "file:///a.png",
             "picture.png",
         ] {
-            assert!(Image::decode(text.as_bytes()).is_none(), "{text}");
+            assert!(Image::decode(text.as_bytes()).is_none() && !Image::is_encoded(text.as_bytes()), "{text}");
         }
     }
 
@@ -208,12 +214,13 @@ mod tests {
         #[test]
         fn any_bytes_are_kept(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
             let uri = format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(&bytes));
+            prop_assert!(Image::is_encoded(uri.as_bytes()));
             prop_assert_eq!(Image::decode(uri.as_bytes()).unwrap().bytes.unwrap(), bytes);
         }
 
         #[test]
         fn any_text_is_decoded_or_not(text in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = Image::decode(&text);
+            prop_assert_eq!(Image::is_encoded(&text), Image::decode(&text).is_some());
         }
     }
 }

@@ -289,8 +289,12 @@ impl Recorder {
         let read = turn.resolve_ids(Some((bytes, chunk)), self.context.ids_are_sampled);
         let cut_off = finish.as_ref().filter(|kind| ***kind == *"abort").map(|_| Fault::Aborted);
         let vocab_size = self.context.vocab_size;
-        let inconsistent = read.err().or_else(|| turn.fault(chunk.completion_tokens, prompt.as_deref(), vocab_size));
-        let inconsistent = inconsistent.or_else(|| self.context.image_fault(at));
+        let of_images = self.context.image_fault(at);
+        // no echo is asked for in a stream whose pictures cannot be recorded
+        let unknown = of_images.filter(|_| prompt.is_none());
+        let inconsistent = read.err().or(unknown);
+        let inconsistent =
+            inconsistent.or_else(|| turn.fault(chunk.completion_tokens, prompt.as_deref(), vocab_size)).or(of_images);
         // a turn that was cut off may be trained later, so its ids are verified, unless it has none or no place
         let is_never_trained = turn.ids.is_empty() || prompt.is_none();
         let fault = if is_never_trained { cut_off.or(inconsistent) } else { inconsistent.or(cut_off) };

@@ -222,7 +222,7 @@ async fn prompt_that_is_not_echoed_is_unknown() {
         ask(&vision, "s", &body).await;
     }
     let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
-    assert_eq!(reply["faults"], json!({"prompt_unknown": 3}), "{reply}");
+    assert_eq!(reply["faults"], json!({"prompt_unknown": 1, "image_remote": 1, "media_unrecorded": 1}), "{reply}");
 }
 
 #[tokio::test]
@@ -233,14 +233,28 @@ async fn picture_that_may_change_is_not_trained() {
         (json!({"image_data": [{"format": "processor_output"}]}), "image_processed"),
         (json!({"video_data": ["https://host/a.mp4"]}), "media_unrecorded"),
         (json!({"audio_data": "x", "image_data": [data_uri("a")]}), "media_unrecorded"),
+        (json!({"text": "see", "input_ids": null, "image_data": [data_uri("a")]}), "images_unverified"),
     ] {
-        let vision = Vision::start(EngineProfile::default(), &[]).await;
-        let mut body = json!({"input_ids": first()});
-        body.as_object_mut().unwrap().extend(media.as_object().unwrap().clone());
-        ask(&vision, "s", &body).await;
-        let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
-        assert_eq!(reply["faults"], json!({ fault: 1 }), "{media} {reply}");
+        for stream in [false, true] {
+            let vision = Vision::start(EngineProfile::default(), &[]).await;
+            let mut body = json!({"input_ids": first(), "stream": stream});
+            body.as_object_mut().unwrap().extend(media.as_object().unwrap().clone());
+            ask(&vision, "s", &body).await;
+            let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+            assert_eq!(reply["faults"], json!({ fault: 1 }), "{media} {reply}");
+            let echoes = &vision.engine.generations()[0]["return_prompt_token_ids"];
+            assert_eq!(echoes.as_bool(), (!stream).then_some(true), "a stream repeats the echo in each event");
+        }
     }
+}
+
+#[tokio::test]
+async fn stream_echoes_the_prompts_of_a_batch_if_a_picture_can_be_recorded() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    let images = json!([data_uri("a"), "https://host/a.png"]);
+    ask(&vision, "s", &json!({"input_ids": [first(), first()], "image_data": images, "stream": true})).await;
+    let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(reply["faults"], json!({"image_remote": 1}), "{reply}");
 }
 
 const LITTLE_ROOM: [&str; 4] = ["--max-bytes-in-flight", "1MiB", "--max-request-bytes", "256KiB"];

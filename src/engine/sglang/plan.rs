@@ -60,10 +60,13 @@ pub(crate) fn shape(request: &GenerateRequest) -> RequestShape {
 }
 
 /// Whether to ask the engine for the prompt's ids. Those of a text are not asked for in a stream, where the engine would repeat them in each
-/// event, because its tokenizer returns them too. Only the echo shows the tokens of pictures.
+/// event, because its tokenizer returns them too. Only the echo shows the tokens of pictures; in a stream it is asked for if they can be
+/// recorded then.
 fn wants_echo(request: &GenerateRequest, upstream: &Capabilities, wants_entropy: bool) -> bool {
-    let unknown = request.has_text() && request.stream == Some(false) && wants_entropy;
-    (unknown || request.has_media()) && upstream.echoes_prompt && !request.return_prompt_token_ids
+    let is_whole = request.stream == Some(false);
+    let unknown = request.has_text() && is_whole && wants_entropy;
+    let has_media = request.has_media() && (is_whole || request.has_recordable_images());
+    (unknown || has_media) && upstream.echoes_prompt && !request.return_prompt_token_ids
 }
 
 /// Returns an id for a request without one, so that it can be aborted and looked up before the engine returns its id. A batch gets a single

@@ -310,6 +310,16 @@ impl GenerateRequest {
         has_ids && !self.other_media && self.session_params.is_none()
     }
 
+    /// Whether the pictures of a prompt can be recorded, if the engine echoes it.
+    #[must_use]
+    pub fn has_recordable_images(&self) -> bool {
+        let is_recordable = |at| {
+            let images = self.images(at);
+            !images.is_empty() && images.into_iter().all(|item| item.is_inline(&self.bytes))
+        };
+        self.echo_shows_images() && (0..self.batch().unwrap_or(1)).any(is_recordable)
+    }
+
     /// The ids of its sequences, derived from the client's `rid`. Empty if the engine chooses them, as it does for every sample of n > 1.
     #[must_use]
     pub fn rids(&self) -> Vec<String> {

@@ -135,6 +135,13 @@ impl ImageItem {
             .ok_or(ImageError::Remote)
     }
 
+    /// Whether the body of its request has its bytes.
+    pub(super) fn is_inline(&self, body: &[u8]) -> bool {
+        let Self::Text { span, escaped } = self else { return false };
+        let text = Text { raw: &body[span.clone()], escaped: *escaped };
+        if *escaped { Image::is_encoded(text.decode().as_bytes()) } else { Image::is_encoded(text.raw) }
+    }
+
     /// The most bytes that decoding it takes.
     fn decoded_bytes(&self) -> usize {
         match self {
