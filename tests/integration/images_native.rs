@@ -287,6 +287,49 @@ async fn call_is_served_if_its_pictures_have_no_room() {
     assert_eq!(reply["faults"], json!({"images_too_large": 1}), "{reply}");
 }
 
+#[tokio::test]
+async fn client_gets_the_echo_only_if_it_asks_for_it() {
+    let nested = json!([[data_uri("a")]]);
+    let calls = [
+        json!({"input_ids": first(), "image_data": [data_uri("a")]}),
+        json!({"input_ids": first(), "image_data": nested, "sampling_params": {"n": 2}}),
+        json!({"input_ids": [first(), first()], "image_data": [data_uri("a"), data_uri("bb")]}),
+    ];
+    for flags in [&[][..], &["--entropy", "off"], &["--record", "false"], &["--entropy", "off", "--record", "false"]] {
+        for (streaming, stream) in [("cumulative", false), ("cumulative", true), ("incremental", true)] {
+            for expansion in [Expansion::Exact, Expansion::RefusesLogprobs] {
+                let vision = Vision::start(EngineProfile { streaming, ..EngineProfile::default() }, flags).await;
+                vision.set(expansion);
+                for call in &calls {
+                    for asks in [false, true] {
+                        let mut body = call.clone();
+                        body["stream"] = json!(stream);
+                        if asks {
+                            body["return_prompt_token_ids"] = json!(true);
+                        }
+                        let answer = ask(&vision, "s", &body).await;
+                        let case = format!("{flags:?} {streaming} {expansion:?} {body} {}", answer.text());
+                        assert_eq!(answer.text().contains("prompt_token_ids"), asks, "{case}");
+                        assert!(answer.text().contains("output_ids"), "{case}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn retry_of_a_refused_request_has_no_echo() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    vision.set(Expansion::RefusesLogprobs);
+    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [data_uri("a")]})).await;
+    let echoes: Vec<bool> =
+        vision.engine.generations().iter().map(|sent| sent["return_prompt_token_ids"] == true).collect();
+    assert_eq!(echoes, [true, false]);
+    let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
+    assert_eq!(reply["faults"], json!({"prompt_unknown": 1}), "{reply}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_survive_a_restart() {
     let vision = Vision::start(EngineProfile::default(), &[]).await;

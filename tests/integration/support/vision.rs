@@ -29,6 +29,8 @@ pub enum Expansion {
     Ignores,
     /// It does not echo the prompt.
     Silent,
+    /// It refuses requests for logprobs.
+    RefusesLogprobs,
 }
 
 /// A tokentap before the fake engine.
@@ -85,6 +87,9 @@ fn reply(asked: &UpstreamRequest, expansion: Expansion, incremental: bool) -> Fa
     let body = asked.json();
     if asked.path != "/generate" {
         return json_message(200, br#"{"success":true}"#);
+    }
+    if expansion == Expansion::RefusesLogprobs && body["return_logprob"] == true {
+        return json_message(400, br#"{"error":{"message":"no logprobs"}}"#);
     }
     let n = body["sampling_params"]["n"].as_u64().unwrap_or(1) as usize;
     let (prompts, is_batch): (Vec<Vec<u32>>, bool) = match &body["input_ids"] {
