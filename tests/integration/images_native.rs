@@ -382,6 +382,7 @@ async fn bytes_of_a_picture_are_returned_as_an_attachment() {
         ("x-content-type-options", "nosniff"),
         ("content-disposition", "attachment"),
         ("content-security-policy", "default-src 'none'; sandbox"),
+        ("cache-control", "private"),
     ] {
         assert_eq!(answer.header(name), Some(value), "{name}");
     }

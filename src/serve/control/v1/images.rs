@@ -23,6 +23,6 @@ pub(super) fn show(proxy: &Proxy, id: &str, digest: &str) -> Result<Response<Bod
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, immutable"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
     Ok(response)
 }
