@@ -188,6 +188,7 @@ async fn unconfirmed_expansion_is_not_trained() {
     for (expansion, body) in [
         (Expansion::Retokenises, json!({"input_ids": ids, "image_data": one})),
         (Expansion::Ignores, json!({"input_ids": ids, "image_data": one})),
+        (Expansion::Miscounts, json!({"input_ids": ids, "image_data": one})),
         // counts differ
         (Expansion::Exact, json!({"input_ids": twice, "image_data": one})),
         (Expansion::Exact, json!({"input_ids": ids, "image_data": [data_uri("a"), data_uri("b")]})),

@@ -159,6 +159,12 @@ impl Chunk {
         self.member(bytes, "cached_tokens").and_then(integer)
     }
 
+    /// `image_tokens`: tokens of the pictures in the prompt.
+    #[must_use]
+    pub fn image_tokens(&self, bytes: &[u8]) -> Option<u64> {
+        self.member(bytes, "image_tokens").and_then(integer)
+    }
+
     /// `reasoning_tokens`: sampled tokens of thinking.
     #[must_use]
     pub fn reasoning_tokens(&self, bytes: &[u8]) -> Option<u64> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::engine::expansion;
+use crate::engine::expansion::{self, EchoedPrompt};
 use crate::engine::sglang::request::{GenerateRequest, ImageError, ImageItem};
 use crate::images::Image;
 use crate::session::{Fault, PromptImages};
@@ -62,11 +62,11 @@ impl RequestedImages {
     }
 
     /// Compares the ids that were sent with the prompt that the engine echoes.
-    pub(super) fn place(&mut self, prompt: &[u32]) {
+    pub(super) fn place(&mut self, prompt: EchoedPrompt<'_>) {
         let Self::Sent { ids, images } = self else { return };
         *self = match expansion::walk(ids, prompt, images.len()) {
             Ok(ranges) => {
-                Self::Placed(Box::new(PromptImages::new(prompt, std::mem::take(images).into_iter().zip(ranges))))
+                Self::Placed(Box::new(PromptImages::new(prompt.ids, std::mem::take(images).into_iter().zip(ranges))))
             }
             Err(error) => {
                 tracing::debug!(%error, "the turn is not trained, because the tokens of its pictures are not known");

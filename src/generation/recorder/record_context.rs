@@ -10,6 +10,7 @@ use crate::budget::Share;
 use crate::columns::{COLUMNS, ColumnSource, ExpertShape};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::events::Chunk;
+use crate::engine::expansion::EchoedPrompt;
 use crate::engine::plan::{ColumnPlan, Plan};
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::request::EngineChat;
@@ -136,7 +137,7 @@ impl RecordContext {
         let mut ids = Vec::new();
         *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
         if let (Some(prompt), Some(images)) = (unknown, self.images.get_mut(at)) {
-            images.place(prompt);
+            images.place(EchoedPrompt { ids: prompt, image_tokens: output.chunk.image_tokens(output.bytes) });
         }
     }
 

@@ -29,6 +29,8 @@ pub enum Expansion {
     Ignores,
     /// It does not echo the prompt.
     Silent,
+    /// It counts other tokens of the pictures than the prompt has.
+    Miscounts,
     /// It refuses requests for logprobs.
     RefusesLogprobs,
 }
@@ -137,6 +139,11 @@ fn reply(asked: &UpstreamRequest, expansion: Expansion, incremental: bool) -> Fa
         let mut reply = json!({"text": "", "index": at * n + sample, "output_ids": ids[from..tokens], "meta_info": {
             "id": rid, "finish_reason": finish, "prompt_tokens": prompt.len(), "completion_tokens": tokens,
             "output_token_logprobs": rows}});
+        let image_tokens = pictures[at].iter().map(|picture| tokens_of(picture)).sum::<usize>();
+        if image_tokens > 0 {
+            let miscounts = usize::from(expansion == Expansion::Miscounts);
+            reply["meta_info"]["image_tokens"] = json!(image_tokens + miscounts);
+        }
         if body["return_prompt_token_ids"] == true && expansion != Expansion::Silent {
             reply["prompt_token_ids"] = json!(prompt);
         }
