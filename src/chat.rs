@@ -9,7 +9,9 @@ pub mod drift;
 pub(crate) mod forwarded;
 mod history;
 mod history_change;
+mod image_support;
 mod limits;
+pub mod media;
 pub(crate) mod message;
 pub mod model;
 pub mod prompt;
@@ -26,6 +28,7 @@ pub(crate) mod tool_choice;
 pub use canonical::dumps;
 pub use conversation::{Conversation, RequestError};
 pub use service::{ChatService, RequestSession};
+pub(crate) use service::{image_text, image_too_large};
 
 /// A string as JSON text.
 #[must_use]

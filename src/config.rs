@@ -257,6 +257,9 @@ pub struct LimitConfig {
     /// Largest request body
     #[arg(long, env = "TOKENTAP_MAX_REQUEST_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
     pub max_request_bytes: u64,
+    /// Largest picture of a request; a larger one is refused with 400
+    #[arg(long, env = "TOKENTAP_MAX_IMAGE_BYTES", value_name = "BYTES", default_value = "20MiB", value_parser = bytes)]
+    pub max_image_bytes: u64,
     /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, or 413 if one alone takes more; above all of it replies are forwarded without entropies, as is a reply that alone is larger than an eighth of it, at least 64MiB
     #[arg(long, env = "TOKENTAP_MAX_BYTES_IN_FLIGHT", value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub max_bytes_in_flight: u64,
@@ -281,6 +284,9 @@ pub struct LimitConfig {
     /// Longest pause of an upstream reply that is not a generation; such a reply may take six times as long in total; 0 is no limit
     #[arg(long, env = "TOKENTAP_UPSTREAM_TIMEOUT", value_name = "TIME", default_value = "600s", value_parser = duration)]
     pub upstream_timeout: Duration,
+    /// How long the engine may take to begin the reply to a request with pictures, audio or video; then it is aborted and refused with 504, because some processors never answer a malformed one; 0 is no limit
+    #[arg(long, env = "TOKENTAP_IMAGE_TIMEOUT", value_name = "TIME", default_value = "1800s", value_parser = duration)]
+    pub image_timeout: Duration,
     /// How long running requests may take after SIGTERM
     #[arg(long, env = "TOKENTAP_DRAIN_TIMEOUT", value_name = "TIME", default_value = "300s", value_parser = duration)]
     pub drain_timeout: Duration,

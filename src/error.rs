@@ -44,6 +44,9 @@ pub enum Error {
     /// A reply can only be encoded from token ids, and the engine reported none.
     #[error("the engine's chat endpoint reported no token ids")]
     NoTokenIds,
+    /// The engine refused a prompt of ids with pictures, which its own chat endpoint may accept.
+    #[error("the engine refused the ids of a prompt with pictures: {message}")]
+    ImagesRefused { message: String },
     /// `--strict`, and an entropy is missing.
     #[error("entropy is missing ({reason}) and --strict is on")]
     Strict {
@@ -85,7 +88,9 @@ impl Error {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Internal { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Self::NotImplemented { .. } => StatusCode::NOT_IMPLEMENTED,
-            Self::Upstream { .. } | Self::NoTokenIds | Self::Strict { .. } => StatusCode::BAD_GATEWAY,
+            Self::Upstream { .. } | Self::NoTokenIds | Self::ImagesRefused { .. } | Self::Strict { .. } => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::UpstreamTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
         }

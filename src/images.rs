@@ -1,6 +1,7 @@
 //! Pictures of prompts: their bytes, which are never interpreted, and the digests that identify them.
 
 use std::fmt::{self, Debug, Display, Formatter};
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use bytes::Bytes;
@@ -57,6 +58,14 @@ impl Image {
         Some(Self::new(bytes.into()))
     }
 
+    /// The number of bytes that the base64 text of a picture stands for. `None` for a text that is none.
+    #[must_use]
+    pub fn encoded_size(text: &[u8]) -> Option<u64> {
+        let encoded = encoded_bytes(text)?;
+        let padding = encoded.iter().rev().take_while(|byte| **byte == b'=').count();
+        Some((encoded.len() / 4 * 3).saturating_sub(padding) as u64)
+    }
+
     /// Whether [`Self::decode`] returns a picture.
     #[must_use]
     pub fn is_encoded(text: &[u8]) -> bool {
@@ -78,6 +87,14 @@ fn encoded_bytes(text: &[u8]) -> Option<&[u8]> {
 impl PartialEq for Image {
     fn eq(&self, other: &Self) -> bool {
         (self.digest, self.bytes.is_some()) == (other.digest, other.bytes.is_some())
+    }
+}
+
+impl Eq for Image {}
+
+impl Hash for Image {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
     }
 }
 
@@ -215,6 +232,7 @@ mod tests {
         fn any_bytes_are_kept(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
             let uri = format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(&bytes));
             prop_assert!(Image::is_encoded(uri.as_bytes()));
+            prop_assert_eq!(Image::encoded_size(uri.as_bytes()), Some(bytes.len() as u64));
             prop_assert_eq!(Image::decode(uri.as_bytes()).unwrap().bytes.unwrap(), bytes);
         }
 

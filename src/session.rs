@@ -49,7 +49,7 @@ pub use store::{
 };
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,
-    SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata,
+    SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata, UnexpandedPath,
 };
 pub use view::TurnSelection;
 

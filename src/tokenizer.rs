@@ -23,7 +23,8 @@ use folder::AddedTokenConfig;
 pub use folder::{Folder, FolderError, SamplingDefaults};
 use longest::LongestToken;
 pub use render::{
-    ContinuationCheck, FinalAssistantMessage, Fit, Prompt, PromptError, Renderer, TemplateFeatures, ToolDisplay,
+    ContinuationCheck, FinalAssistantMessage, Fit, ImagePlaceholder, NoPlaceholder, Prompt, PromptError, Renderer,
+    TemplateFeatures, ToolDisplay,
 };
 pub use template::Setting;
 use word_encoder::{Marks, WordEncoder};

@@ -110,7 +110,7 @@ impl ApiRequest for DecodedMessages {
         let mut prompt = api.chats.prompt(&model, &request.conversation, session, work)?;
         let engine = Arc::clone(&api.upstream.borrow());
         let constraint = request.constraint()?;
-        let length = ReplyLength::try_new(&engine, prompt.ids.len(), request.max_tokens)?;
+        let length = ReplyLength::of_reply(&engine, &prompt, request.max_tokens)?;
         let fields = request.fields();
         let max_new_tokens = length.json();
         prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &fields, length.is_limited_by_context));
@@ -120,6 +120,7 @@ impl ApiRequest for DecodedMessages {
             fields,
             adapter: None,
             stream: request.stream,
+            echoes_prompt: false,
             top_logprobs: None,
         };
         let inputs = GenerateInputs::new(&model, &prompt, &request.conversation, &engine);
@@ -132,7 +133,7 @@ impl ApiRequest for DecodedMessages {
             },
             model: request.model.clone(),
             id: format!("msg_{}", rid::fresh()),
-            prompt_tokens: prompt.ids.len() as u64,
+            prompt_tokens: prompt.least_tokens as u64,
             is_limited_by_context: length.is_limited_by_context,
         };
         let encoder = Box::new(MessageEncoder::new(context));

@@ -10,6 +10,7 @@ use crate::chat::prompt::PreparedPrompt;
 use crate::chat::{Conversation, RequestError, quoted};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::{GenerateRequest, RequestBuilder, RequestOption, SamplingParam, SamplingWriter};
+use crate::images::Image;
 use crate::json::Malformed;
 use crate::session::{SamplingSource, SamplingSources};
 use crate::tokenizer::SamplingDefaults;
@@ -17,8 +18,10 @@ use crate::tokenizer::SamplingDefaults;
 /// The inputs of the /generate request of a chat that are not in the client's request.
 #[derive(Debug, Clone, Copy)]
 pub struct GenerateInputs<'a> {
-    /// The token ids of the prompt.
+    /// The token ids of the prompt, with one placeholder for each picture.
     pub ids: &'a Arc<[u32]>,
+    /// The pictures, in the order of their placeholders.
+    pub images: &'a [Arc<Image>],
     /// The sampling defaults for members that the client omits.
     pub defaults: &'a SamplingDefaults,
     /// The engine leaves special tokens out of the text.
@@ -45,6 +48,8 @@ pub(crate) struct ClientParams<'a> {
     pub(crate) stream: bool,
     /// The number of likeliest tokens whose logprobs are requested at each position; `None` if the client asks for no logprobs.
     pub(crate) top_logprobs: Option<&'a [u8]>,
+    /// The reply has the ids of the prompt, where only the engine knows them.
+    pub(crate) echoes_prompt: bool,
 }
 
 impl<'a> GenerateInputs<'a> {
@@ -56,6 +61,7 @@ impl<'a> GenerateInputs<'a> {
     ) -> Self {
         Self {
             ids: &prompt.ids,
+            images: &prompt.images,
             defaults: &model.defaults,
             skip_special: prompt.chat.reading.skip_special,
             require_reasoning: model.has_reasoning_parser && !conversation.disables_thinking(),
@@ -69,8 +75,9 @@ impl<'a> GenerateInputs<'a> {
     /// # Errors
     /// [`RequestError`].
     pub(crate) fn build(&self, client: ClientParams<'_>, work: &Work) -> Result<Box<GenerateRequest>, RequestError> {
-        let ClientParams { max_new_tokens, constraint, fields, adapter, stream, top_logprobs } = client;
-        let mut request = RequestBuilder::from_ids(self.ids, work)?;
+        let ClientParams { max_new_tokens, constraint, fields, adapter, stream, top_logprobs, echoes_prompt } = client;
+        let mut request = RequestBuilder::from_ids(self.ids, self.images, work)?;
+        request.images(self.images, samples(&fields) > 1);
         request.sampling(|sampling| {
             // without this parameter /generate would apply its own default, which is small
             sampling.set(SamplingParam::MaxNewTokens, max_new_tokens);
@@ -89,6 +96,9 @@ impl<'a> GenerateInputs<'a> {
         }
         if stream {
             request.stream();
+        }
+        if echoes_prompt && !self.images.is_empty() {
+            request.echo_prompt_ids();
         }
         match top_logprobs {
             Some(count) => request.top_logprobs(count),
@@ -135,6 +145,13 @@ pub(crate) fn write_options(request: &mut RequestBuilder, fields: &[(FieldTarget
     }
 }
 
+/// The number of samples.
+fn samples(fields: &[(FieldTarget, &[u8])]) -> u64 {
+    let is_n = |target: &FieldTarget| matches!(target, FieldTarget::Sampling(SamplingParam::N));
+    let n = fields.iter().find(|(target, _)| is_n(target));
+    n.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse().ok()).unwrap_or(1)
+}
+
 /// Whether the client sets a sampling parameter.
 fn has(fields: &[(FieldTarget, &[u8])], param: &str) -> bool {
     fields.iter().any(|(target, _)| matches!(target, FieldTarget::Sampling(known) if known.name() == param))
@@ -154,7 +171,18 @@ impl ReplyLength {
     ///
     /// # Errors
     /// [`RequestError::TooLong`] if the context leaves nothing.
-    pub(crate) fn try_new(engine: &Capabilities, prompt: usize, wanted: Option<u64>) -> Result<Self, RequestError> {
+    pub(crate) fn of_reply(
+        engine: &Capabilities,
+        prompt: &PreparedPrompt,
+        wanted: Option<u64>,
+    ) -> Result<Self, RequestError> {
+        let length = Self::try_new(engine, prompt.least_tokens, wanted)?;
+        // the number of tokens of new pictures is not known, so the engine determines the rest of the context
+        let is_known = prompt.images.is_empty() || !length.is_limited_by_context;
+        Ok(if is_known { length } else { Self { tokens: None, ..length } })
+    }
+
+    fn try_new(engine: &Capabilities, prompt: usize, wanted: Option<u64>) -> Result<Self, RequestError> {
         let Some(context) = engine.context_length else {
             return Ok(Self { tokens: wanted, is_limited_by_context: false });
         };

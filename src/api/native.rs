@@ -1,5 +1,7 @@
 //! SGLang's own API, `/generate`. Requests and replies keep the bytes of the client and of the engine.
 
+pub(crate) mod images;
+
 use bytes::Bytes;
 
 use super::EventEncoder;

@@ -6,7 +6,7 @@ pub mod request;
 mod stream;
 mod tools;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -27,7 +27,7 @@ use crate::engine::sglang::routes::Route;
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::generation::request::EngineChat;
 use crate::session::{Dialect, Labels, Session, fill_label};
-use reply::ReplyContext;
+use reply::{PromptIds, ReplyContext};
 use request::ChatRequest;
 use stream::ChatEncoder;
 
@@ -94,9 +94,9 @@ impl ApiRequest for DecodedChat {
         chat.check_modalities()?;
         let engine = Arc::clone(&api.upstream.borrow());
         let inputs = GenerateInputs::new(&model, &prompt, &chat.conversation, &engine);
-        let request = chat.generate_request(inputs, work)?;
-        prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &chat.body.fields(), false));
         let needs_prompt = chat.extras.includes_prompt_ids() || sglext.input;
+        let request = chat.generate_request(inputs, needs_prompt, work)?;
+        prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &chat.body.fields(), false));
         let context = ReplyContext {
             reader: ReplyReader {
                 renderer: Arc::clone(&model.renderer),
@@ -105,7 +105,10 @@ impl ApiRequest for DecodedChat {
             },
             model: chat.model.clone(),
             created: seconds_since_1970(),
-            prompt: needs_prompt.then_some(prompt.ids),
+            prompt: needs_prompt.then_some(match prompt.images.is_empty() {
+                true => PromptIds::Sent(prompt.ids),
+                false => PromptIds::Echoed(OnceLock::new()),
+            }),
             logprobs: chat.logprobs.then_some(chat.token_names),
             extras: chat.extras,
             custom_tools: Arc::clone(&chat.custom_tools),

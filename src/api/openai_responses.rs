@@ -134,7 +134,7 @@ impl ApiRequest for DecodedResponses {
         let mut prompt = api.chats.prompt(&model, &request.conversation, session, work)?;
         let engine = Arc::clone(&api.upstream.borrow());
         let constraint = request.constraint()?;
-        let length = ReplyLength::try_new(&engine, prompt.ids.len(), request.max_tokens)?;
+        let length = ReplyLength::of_reply(&engine, &prompt, request.max_tokens)?;
         let (body, fields) = (&request.body, request.body.fields());
         let max_new_tokens = length.json();
         prompt.chat.sampling_sources = Some(sampling_sources(&model.defaults, &fields, length.is_limited_by_context));
@@ -146,11 +146,12 @@ impl ApiRequest for DecodedResponses {
             fields,
             adapter: adapter.filter(|adapter| !adapter.is_empty()),
             stream: request.stream,
+            echoes_prompt: false,
             top_logprobs: request.includes_logprobs.then(|| body.present("top_logprobs").unwrap_or(b"0")),
         };
         let inputs = GenerateInputs::new(&model, &prompt, &request.conversation, &engine);
         let generation = inputs.build(client, work)?;
-        let mut context = request.context(api, &model, prompt.chat.reading.clone(), prompt.ids.len());
+        let mut context = request.context(api, &model, prompt.chat.reading.clone(), prompt.least_tokens);
         context.stores = request.stores && session.is_named && !self.names_rid && api.chats.records_sessions();
         if context.stores {
             prompt.chat.stored = Some(Arc::new(stored::request_to_store(request, session.existing, &self.caller)));

@@ -39,6 +39,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
         let found = Arc::clone(&upstream.borrow_and_update());
         let new = EngineFacts::new(&found);
         if decided_for.as_ref() == Some(&new) {
+            ask_images(&proxy);
             continue;
         }
         let reads_other_files = decided_for.as_ref().is_none_or(|before: &EngineFacts| {
@@ -62,6 +63,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
         let decided = Arc::new(decided);
         engine.chats.send_replace(Arc::clone(&decided));
         engine.discovery.send_replace(Discovery::Decided);
+        ask_images(&proxy);
         match &*decided {
             Chats::Rendered(model) => {
                 last_logged = None;
@@ -87,4 +89,15 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
             }
         }
     }
+}
+
+/// Asks the engine whether it takes pictures with ids, unless it has answered. Nothing waits for the answer: the first picture of an engine may take
+/// a minute.
+fn ask_images(proxy: &Proxy) {
+    let Chats::Rendered(model) = &**proxy.chats.borrow() else { return };
+    if model.images.is_known() {
+        return;
+    }
+    let (model, client) = (Arc::clone(model), proxy.engines.any());
+    tokio::spawn(async move { model.images.ask(&model.renderer, &client).await });
 }

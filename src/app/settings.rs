@@ -84,6 +84,7 @@ pub(super) fn generation(config: &Config) -> GenerationSettings {
         ledger_timeout: ledger.ledger.as_ref().map(|_| ledger.ledger_timeout),
         is_ledger_strict: entropy.strict.ledger,
         pause_wait: interruptions.pause_wait,
+        image_timeout: limits.image_timeout,
         on_abort: match interruptions.on_abort {
             OnAbort::Pass => AbortPolicy::Pass,
             OnAbort::Retry => AbortPolicy::Retry,

@@ -1,6 +1,7 @@
 //! A conversation, decoded from the request of an API, and the errors of such a request.
 
-use super::message::{MediaPart, Message};
+use super::media::{InlineImage, Media};
+use super::message::Message;
 use super::tool_choice::ToolChoice;
 use crate::budget::Stopped;
 use crate::json::Value;
@@ -44,10 +45,28 @@ impl Conversation {
         self.tool_choice.schema(self.tools.as_deref().unwrap_or_default(), parallel)
     }
 
+    /// Whether it has parts that are not text.
+    #[must_use]
+    pub fn has_media(&self) -> bool {
+        self.messages.iter().any(|message| !message.media.is_empty())
+    }
+
+    /// `type` of the first part that is not text.
+    #[must_use]
+    pub fn first_media_kind(&self) -> Option<&str> {
+        self.messages.iter().find_map(|message| message.media.first()).map(|part| part.media.kind())
+    }
+
     /// The first part that only the engine can render.
     #[must_use]
-    pub fn first_media(&self) -> Option<&MediaPart> {
-        self.messages.iter().find_map(|message| message.media.first())
+    pub fn first_of_engine(&self) -> Option<&Value> {
+        let media = self.messages.iter().flat_map(|message| &message.media);
+        media.filter_map(|part| if let Media::Other(part) = &part.media { Some(part) } else { None }).next()
+    }
+
+    /// The pictures whose bytes are in the request, in the order of the prompt.
+    pub fn images(&self) -> impl Iterator<Item = &InlineImage> {
+        self.messages.iter().flat_map(Message::images)
     }
 
     /// Whether the client disables thinking.

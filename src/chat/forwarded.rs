@@ -54,7 +54,7 @@ impl ForwardedChat {
             session_number: session.map(|session| session.number),
             history_changes,
         };
-        let conversation = request.first_media().map(|_| Arc::clone(request));
+        let conversation = request.has_media().then(|| Arc::clone(request));
         Ok(Self { chat, renderer: Arc::clone(&model.renderer), conversation })
     }
 

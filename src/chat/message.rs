@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical::canonical;
+use super::media::{InlineImage, Media, MediaPart};
 use crate::json::Value;
 use crate::session::{Digest, TurnKey};
 use crate::tokenizer::{Content, TextOrigin};
@@ -19,7 +20,7 @@ pub struct Message {
     pub texts: Vec<String>,
     /// The client sent the content as a list of parts.
     pub in_parts: bool,
-    /// The parts of the content that only the engine can render.
+    /// The parts of the content that are not text.
     pub media: Vec<MediaPart>,
     /// `reasoning_content`, or `reasoning`.
     pub reasoning: Option<String>,
@@ -33,6 +34,22 @@ pub struct Message {
     pub turn_keys: Vec<TurnKey>,
 }
 
+/// A part of the content of a message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ContentPart<'a> {
+    Text(&'a str),
+    Media(&'a Media),
+}
+
+/// The content of messages that a template gets.
+#[derive(Debug, Clone, Copy)]
+pub struct AcceptedContent {
+    /// Lists of parts.
+    pub parts: bool,
+    /// Pictures, which are parts.
+    pub images: bool,
+}
+
 /// A tool call in the message of an assistant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageToolCall {
@@ -42,31 +59,6 @@ pub struct MessageToolCall {
     pub name: String,
     /// `function.arguments`, as text. An object is written as Python's `json.dumps` writes it.
     pub arguments: String,
-}
-
-/// A content part that only the engine can render. tokentap does not read it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MediaPart {
-    /// The number of texts of the message before the part.
-    pub at: usize,
-    /// The part, in the format of the engine's chat endpoint.
-    pub part: Value,
-}
-
-impl MediaPart {
-    /// An image. `url` may be a `data:` URL. `detail` is the resolution that the client asks for.
-    #[must_use]
-    pub fn image(at: usize, url: &str, detail: Option<&str>) -> Self {
-        let image = [("url", url)].into_iter().chain(detail.map(|detail| ("detail", detail)));
-        let image = Value::object(image.map(|(name, text)| (name, text.into())));
-        Self { at, part: Value::object([("type", "image_url".into()), ("image_url", image)]) }
-    }
-
-    /// `type` of the part.
-    #[must_use]
-    pub fn kind(&self) -> &str {
-        self.part.get_str("type").unwrap_or_default()
-    }
 }
 
 impl Message {
@@ -92,7 +84,7 @@ impl Message {
         }
     }
 
-    /// A message with texts, and with parts that only the engine can render.
+    /// A message with texts, and with other parts.
     #[must_use]
     pub fn with_media(role: &str, texts: Vec<String>, media: Vec<MediaPart>) -> Self {
         Self { media, ..Self::from_parts(role, texts) }
@@ -149,15 +141,37 @@ impl Message {
         [self.reasoning.as_deref().unwrap_or_default().trim().to_owned(), split_thought(&text).0.to_owned()]
     }
 
-    /// The value for the template without the media, with a mark in each name of a control token. If the template does not accept content
-    /// `parts`, they are joined with spaces, as in SGLang.
+    /// The content in the order of its parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = ContentPart<'_>> {
+        let mut media = self.media.iter().peekable();
+        let mut texts = self.texts.iter().enumerate().peekable();
+        std::iter::from_fn(move || {
+            let next = texts.peek().map(|(at, _)| *at);
+            if let Some(part) = media.next_if(|part| next.is_none_or(|next| part.at <= next)) {
+                return Some(ContentPart::Media(&part.media));
+            }
+            texts.next().map(|(_, text)| ContentPart::Text(text))
+        })
+    }
+
+    /// The pictures, in their order.
+    pub fn images(&self) -> impl Iterator<Item = &InlineImage> {
+        self.media.iter().filter_map(|part| if let Media::Image(image) = &part.media { Some(image) } else { None })
+    }
+
+    /// The value for the template, with a mark in each name of a control token. Of its media it has the pictures, if `accepted` has them. A
+    /// template that does not accept parts gets the texts joined with spaces, as in SGLang.
     #[must_use]
-    pub fn template_value(&self, marks: &Content, parts: bool) -> Value {
+    pub fn template_value(&self, marks: &Content, accepted: AcceptedContent) -> Value {
         let origin = if self.is_tool_result() { TextOrigin::Tool } else { TextOrigin::Person };
         let string = |text: &str| Value::String(marks.mark(text, origin).into_owned());
-        let content = if self.in_parts && parts {
-            let part = |text: &String| Value::object([("type", "text".into()), ("text", string(text))]);
-            Value::Array(self.texts.iter().map(part).collect())
+        let has_images = accepted.images && self.images().next().is_some();
+        let content = if accepted.parts && (self.in_parts || has_images) {
+            let part = |part: ContentPart<'_>| match part {
+                ContentPart::Text(text) => Some(Value::object([("type", "text".into()), ("text", string(text))])),
+                ContentPart::Media(media) => media.template_value().filter(|_| accepted.images),
+            };
+            Value::Array(self.parts().filter_map(part).collect())
         } else {
             match &self.texts[..] {
                 [text] => string(text),
@@ -241,7 +255,7 @@ impl Message {
             // no text has this number as its length, so no message without media has the same digest
             hash.update(u64::MAX.to_le_bytes());
             hash.update((media.at as u64).to_le_bytes());
-            hash.update(Sha256::digest(canonical(&media.part).as_bytes()));
+            hash.update(media.media.digest());
         }
         Digest::of(hash.finalize().as_slice())
     }

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::image_support::ImageSupport;
 use super::reply_reader::ParserSettings;
 use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::tokenize::tokenize;
 use crate::engine::transport::client::Client;
 use crate::parse::Format;
-use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
+use crate::tokenizer::{Folder, ImagePlaceholder, Renderer, SamplingDefaults};
 
 /// Which side serves chats.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub struct ChatModel {
     pub parser: ParserSettings,
     /// The engine has a reasoning parser: it separates thinking from the text, and applies grammars after the thinking.
     pub has_reasoning_parser: bool,
+    /// Whether prompts with pictures are built from tokens.
+    pub images: ImageSupport,
     /// The length of the context in tokens, if the engine refuses longer prompts.
     pub context: Option<u64>,
 }
@@ -84,6 +87,15 @@ impl ChatModel {
         }
     }
 
+    /// The token that stands for a picture in prompts.
+    ///
+    /// # Errors
+    /// Why prompts with pictures are for the engine's own endpoint.
+    pub fn image_placeholder(&self) -> Result<ImagePlaceholder, String> {
+        self.images.answer()?;
+        self.renderer.image_placeholder().map_err(|reason| reason.to_string())
+    }
+
     /// A line for the operator: the family, the parsers, and how conversations are continued.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -130,6 +142,7 @@ impl ChatModel {
             parser: parser_settings(config, upstream, &renderer)?,
             has_reasoning_parser: upstream.chat.reasoning_parser.is_some(),
             context: upstream.longest_prompt(),
+            images: ImageSupport::default(),
             renderer,
         })
     }

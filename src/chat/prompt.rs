@@ -15,25 +15,31 @@ use super::Conversation;
 use super::RequestError;
 use super::history::{ContinuedTurn, History, has_same_thoughts};
 use super::history_change::{AssistantMessage, AssistantMessages};
+use super::message::Message;
 use super::model::ChatModel;
 use super::rendering::Rendering;
 use super::reply_reader::{ParserSettings, RecordedReply};
 use super::returned_reply::ReplyMatcher;
 use crate::budget::Work;
 use crate::config::EarlierThinking;
-use crate::session::{Chat, ReplyChanges, Session, Turn};
+use crate::images::Image;
+use crate::session::{Chat, ReplyChanges, Session, Turn, UnexpandedPath};
 use crate::tokenizer::{Prompt, Renderer, Setting, TokenizerError};
 
 /// A prompt, and the chat that its turn records.
 #[derive(Debug)]
 pub struct PreparedPrompt {
-    /// The token ids of the prompt.
+    /// The token ids of the prompt, with one placeholder for each picture.
     pub ids: Arc<[u32]>,
+    /// The pictures, in the order of their placeholders.
+    pub images: Vec<Arc<Image>>,
+    /// The least number of tokens that the engine makes of it: of a picture that is not in the session only the placeholder counts.
+    pub least_tokens: usize,
     /// The chat that the turn records.
     pub chat: Chat,
     /// The turn that the prompt continues.
     pub continues: Option<u32>,
-    /// The number of leading tokens that were taken unchanged from the session.
+    /// The number of leading ids that were taken unchanged from the session.
     pub reused: usize,
     /// The number of other turns of the session whose sampled tokens the prompt contains.
     pub spliced: usize,
@@ -66,6 +72,8 @@ pub struct PromptBuilder<'a> {
     pub earlier_thinking: EarlierThinking,
     /// How the reply will be parsed.
     pub parser: ParserSettings,
+    /// The prompt has a placeholder for each picture. Otherwise pictures are left out.
+    pub shows_images: bool,
 }
 
 /// What building a prompt may take.
@@ -76,6 +84,13 @@ pub struct PromptLimits<'a> {
     /// The context of the model, in tokens, if the engine refuses longer prompts. A prompt of up to twice its length is built, so that the error
     /// has its length.
     pub context: Option<u64>,
+}
+
+/// A turn that the prompt continues.
+struct ReusedTurn {
+    continued: ContinuedTurn,
+    /// The tokens up to its end.
+    path: UnexpandedPath,
 }
 
 /// A turn whose reply the conversation repeats.
@@ -91,7 +106,7 @@ impl<'a> PromptBuilder<'a> {
     #[must_use]
     pub fn without_session(model: &'a ChatModel) -> Self {
         let (renderer, parser) = (&*model.renderer, model.parser.clone());
-        Self { renderer, session: None, earlier_thinking: EarlierThinking::Keep, parser }
+        Self { renderer, session: None, earlier_thinking: EarlierThinking::Keep, parser, shows_images: false }
     }
 
     /// Renders the whole conversation and returns its token ids.
@@ -113,13 +128,15 @@ impl<'a> PromptBuilder<'a> {
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());
         let continued = session.and_then(|session| history.find(session, self.renderer));
-        let mut continued = continued.filter(|continued| !self.must_branch(request, continued));
+        let continued = continued.filter(|continued| !self.must_branch(request, continued));
+        let mut continued =
+            session.zip(continued).and_then(|(session, continued)| ReusedTurn::of(session, request, continued));
         let mut replies = AssistantMessages::default();
         let mut spliced = Vec::new();
         let tokens = match client_ids {
             Some(ids) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
             None => {
-                let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
+                let start = continued.as_ref().map_or(0, |reused| reused.continued.at + 1);
                 replies = AssistantMessages::find(request, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
                 drop(variables);
@@ -141,7 +158,9 @@ impl<'a> PromptBuilder<'a> {
                 }
             }
         };
-        let PromptTokens { prompt, reused, inserted_end_of_turn } = tokens;
+        let least_tokens = tokens.len();
+        let PromptTokens { prompt, reused, expansion: _, inserted_end_of_turn } = tokens;
+        let continued = continued.map(|reused| reused.continued);
         let ids: Arc<[u32]> = reused.iter().chain(&prompt.ids).copied().collect();
         let reused = reused.len();
         let extends_only = reused > 0 && replies.iter().next().is_none();
@@ -190,8 +209,11 @@ impl<'a> PromptBuilder<'a> {
             session_number: session.map(|session| session.number),
             history_changes,
         };
+        let images = request.images().filter(|_| self.shows_images).map(|image| Arc::clone(&image.image)).collect();
         Ok(PreparedPrompt {
             ids,
+            images,
+            least_tokens,
             chat,
             continues: continues.filter(|_| reused > 0),
             reused,
@@ -245,6 +267,16 @@ impl<'a> PromptBuilder<'a> {
     fn client_prompt(&self, ids: Vec<u32>) -> Result<Prompt, RequestError> {
         let opened = is_opened(self.renderer, &ids).map_err(|error| RequestError::Invalid(error.to_string()))?;
         Ok(Prompt { ids, opened, rendered: 0 })
+    }
+}
+
+impl ReusedTurn {
+    /// The turn, if its path has the pictures of the messages up to it. The pictures of a prompt that the engine has rendered are unknown.
+    fn of(session: &Session, request: &Conversation, continued: ContinuedTurn) -> Option<Self> {
+        let path = session.unexpanded(continued.turn.id);
+        let images = request.messages[..=continued.at].iter().flat_map(Message::images);
+        let has_all = images.map(|image| image.image.digest).eq(path.images.iter().copied());
+        has_all.then_some(Self { continued, path })
     }
 }
 

@@ -37,6 +37,7 @@ impl Rendering {
                 self.values += call.arguments.bytes().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
             }
         }
+        self.values += messages.iter().map(|message| message.media.len()).sum::<usize>();
         self.messages += messages.len();
         self
     }

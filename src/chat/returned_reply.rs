@@ -218,7 +218,7 @@ mod tests {
         let sampled = message("Rain.", &[]);
         let user = Message { turn_keys: vec![key()], ..Message::new("user", "Rain.".into()) };
         assert_eq!(changes(&user, &sampled), None);
-        let image = crate::chat::message::MediaPart::image(0, "u", None);
+        let image = crate::chat::media::MediaPart::image(0, "u", None);
         assert_eq!(changes(&Message { media: vec![image], ..message("Rain.", &[]) }, &sampled), None);
     }
 

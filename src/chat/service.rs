@@ -107,7 +107,7 @@ impl ChatService {
     /// Builds the prompt of a conversation. Tokens that the session holds are taken unchanged.
     ///
     /// # Errors
-    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if it has media.
+    /// [`RequestError`] if the template or the tokenizer refuses the conversation, or if it has media that only the engine can render.
     pub fn prompt(
         &self,
         model: &Arc<ChatModel>,
@@ -119,8 +119,9 @@ impl ChatService {
         if session.omits_media {
             return PromptBuilder::without_session(model).prepare(conversation, limits);
         }
-        check_media(conversation)?;
+        check_media(conversation, model, self.config.limits.max_image_bytes)?;
         let prompt = self.builder(model, session).prepare(conversation, limits)?;
+        check_images(&prompt, model)?;
         self.metrics.chat.prompts.with_label_values(&[prompt.how()]).inc();
         let chat = &prompt.chat;
         let is_lost = chat.retokenised || chat.foreign_text && !session.is_named;
@@ -129,7 +130,9 @@ impl ChatService {
                 "a prompt holds assistant text that was tokenized again, so its sampled tokens are lost; name a session (/sessions/ID/v1, or X-Session-Id) to keep them"
             );
         }
+        // the tokens of a session with pictures are not those that were sent
         if let (Some(turn), Some(session)) = (prompt.continues, session.existing)
+            && prompt.images.is_empty()
             && self.drift.is_due(self.config.chat.drift_sample)
         {
             self.measure_drift(model, conversation, session, turn, &prompt.ids, work.detached());
@@ -148,7 +151,11 @@ impl ChatService {
         session: RequestSession<'_>,
         work: &Work,
     ) -> Result<usize, RequestError> {
-        check_media(conversation)?;
+        if let Some(kind) = conversation.first_media_kind() {
+            return Err(RequestError::Unsupported(format!(
+                "only the engine knows the tokens of a part of type {kind:?}"
+            )));
+        }
         let limits = PromptLimits { work, context: None };
         Ok(self.builder(model, session).prepare(conversation, limits)?.ids.len())
     }
@@ -159,6 +166,7 @@ impl ChatService {
             session: session.existing.map(|session| &**session),
             earlier_thinking: self.config.chat.earlier_thinking,
             parser: model.parser.clone(),
+            shows_images: true,
         }
     }
 
@@ -203,8 +211,55 @@ impl ChatService {
     }
 }
 
-/// Checks that a conversation can be rendered here.
-fn check_media(conversation: &Conversation) -> Result<(), RequestError> {
-    let media = conversation.first_media();
-    media.map_or(Ok(()), |media| Err(RequestError::Unsupported(format!("a part of type {:?}", media.kind()))))
+/// Checks that a conversation can be rendered here, and that no picture has more bytes than `most`.
+fn check_media(conversation: &Conversation, model: &ChatModel, most: u64) -> Result<(), RequestError> {
+    if let Some(part) = conversation.first_of_engine() {
+        let kind = part.get_str("type").unwrap_or_default();
+        return Err(RequestError::Unsupported(match kind {
+            "image_url" => "a picture that is not in the request as base64".to_owned(),
+            kind => format!("a part of type {kind:?}"),
+        }));
+    }
+    let mut images = conversation.images().enumerate();
+    let too_large = images.find(|(_, image)| image.image.size > most);
+    if let Some((at, image)) = too_large {
+        return Err(RequestError::Invalid(image_too_large(&format!("picture {at}"), image.image.size, most)));
+    }
+    if conversation.images().next().is_some() {
+        model.image_placeholder().map_err(RequestError::Unsupported)?;
+    }
+    Ok(())
+}
+
+/// Checks that the engine will find each picture of a prompt in its place.
+fn check_images(prompt: &PreparedPrompt, model: &ChatModel) -> Result<(), RequestError> {
+    let images = prompt.images.len();
+    if images == 0 {
+        return Ok(());
+    }
+    let placeholder = model.image_placeholder().map_err(RequestError::Unsupported)?.id;
+    let placeholders = prompt.ids.iter().filter(|id| **id == placeholder).count();
+    if placeholders != images {
+        // the template shows no pictures in some messages, or the model has sampled the token
+        let reason = format!("the prompt has {placeholders} placeholders for {images} pictures");
+        return Err(RequestError::Unsupported(reason));
+    }
+    match model.renderer.spells_placeholder(&prompt.ids, placeholder) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(RequestError::Invalid(image_text(model, placeholder))),
+        Err(error) => Err(RequestError::Unsupported(error.to_string())),
+    }
+}
+
+/// The refusal of a picture that has more bytes than `most`.
+pub(crate) fn image_too_large(place: &str, size: u64, most: u64) -> String {
+    format!("{place}: the picture has {size} bytes, more than the {most} of --max-image-bytes")
+}
+
+/// The refusal of a prompt whose text has the name of a placeholder.
+pub(crate) fn image_text(model: &ChatModel, placeholder: u32) -> String {
+    let name = model.renderer.tokenizer().decode(&[placeholder], false).unwrap_or_default();
+    format!(
+        "the prompt has the text {name:?}, which stands for a picture in the prompts of this model; remove it from the messages"
+    )
 }

@@ -1,5 +1,6 @@
 //! The expansion of a prompt: an engine replaces the placeholder of each picture by a run of the same token.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Why a prompt is not the expansion of what was sent.
@@ -75,6 +76,87 @@ pub(crate) fn walk(
     Ok(spans)
 }
 
+/// The token that stands for a picture, and the tokens around it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placeholder {
+    /// The token.
+    pub id: u32,
+    /// The tokens that stand before and after each picture, if they are known.
+    pub frame: Option<[u32; 2]>,
+}
+
+/// Why a prompt cannot be sent with its pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlaceholderError {
+    /// It has another number of placeholders than pictures.
+    #[error("{placeholders} placeholders (token {id}) for {images} pictures; send one placeholder for each picture")]
+    Count {
+        /// The number of placeholders.
+        placeholders: usize,
+        /// The placeholder.
+        id: u32,
+        /// The number of pictures.
+        images: usize,
+    },
+    /// It has a placeholder that stands for no picture.
+    #[error(
+        "the placeholder (token {id}) at {at} is not between the tokens that stand around a picture; if the model sampled it, leave it out"
+    )]
+    Outside {
+        /// The placeholder.
+        id: u32,
+        /// Its position.
+        at: usize,
+    },
+}
+
+/// The ids to send of a prompt with this many pictures: one placeholder for each. Runs of placeholders, which a client took from an earlier
+/// prompt, are collapsed if each stands between the tokens around a picture. Other runs are left as they are.
+///
+/// # Errors
+/// [`PlaceholderError`].
+pub(crate) fn collapse(
+    ids: &[u32],
+    placeholder: Placeholder,
+    images: usize,
+) -> Result<Cow<'_, [u32]>, PlaceholderError> {
+    let Placeholder { id, frame } = placeholder;
+    let placeholders = ids.iter().filter(|other| **other == id).count();
+    if placeholders == images {
+        return Ok(Cow::Borrowed(ids));
+    }
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while let Some(start) = ids[at..].iter().position(|other| *other == id).map(|next| at + next) {
+        at = start + run(id, &ids[start..]);
+        runs.push(start..at);
+    }
+    let is_framed = |run: &Range<usize>| {
+        let around = [run.start.checked_sub(1).and_then(|before| ids.get(before)), ids.get(run.end)];
+        frame.is_some_and(|frame| around == frame.each_ref().map(Some))
+    };
+    let framed = runs.iter().filter(|run| is_framed(run)).count();
+    if framed == images {
+        return match runs.iter().find(|run| !is_framed(run)) {
+            Some(run) => Err(PlaceholderError::Outside { id, at: run.start }),
+            None => {
+                let mut collapsed = Vec::with_capacity(ids.len() - placeholders + images);
+                let mut from = 0;
+                for run in runs {
+                    collapsed.extend_from_slice(&ids[from..=run.start]);
+                    from = run.end;
+                }
+                collapsed.extend_from_slice(&ids[from..]);
+                Ok(Cow::Owned(collapsed))
+            }
+        };
+    }
+    match runs.iter().any(|run| run.len() > 1) {
+        true => Ok(Cow::Borrowed(ids)),
+        false => Err(PlaceholderError::Count { placeholders, id, images }),
+    }
+}
+
 /// The number of leading tokens that are `id`.
 fn run(id: u32, ids: &[u32]) -> usize {
     ids.iter().take_while(|other| **other == id).count()
@@ -135,6 +217,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn runs_between_the_tokens_around_a_picture_are_collapsed() {
+        let placeholder = Placeholder { id: PAD, frame: Some([7, 8]) };
+        let count = |placeholders, images| Err(PlaceholderError::Count { placeholders, id: PAD, images });
+        for (ids, images, expected) in [
+            (&[1, 7, 9, 8, 2][..], 1, Ok(vec![1, 7, 9, 8, 2])),
+            (&[1, 7, 9, 9, 9, 8, 2], 1, Ok(vec![1, 7, 9, 8, 2])),
+            // earlier pictures are expanded and the last one is not
+            (&[7, 9, 9, 8, 1, 7, 9, 9, 9, 8, 7, 9, 8], 3, Ok(vec![7, 9, 8, 1, 7, 9, 8, 7, 9, 8])),
+            // adjacent pictures without tokens around each
+            (&[7, 9, 9, 9, 9, 8], 2, Ok(vec![7, 9, 9, 9, 9, 8])),
+            (&[1, 9, 9, 2], 1, Ok(vec![1, 9, 9, 2])),
+            (&[9, 9], 1, Ok(vec![9, 9])),
+            (&[7, 9, 8], 2, count(1, 2)),
+            (&[7, 8], 1, count(0, 1)),
+            (&[7, 9, 8, 7, 9, 8], 1, count(2, 1)),
+            // the model has sampled one
+            (&[7, 9, 8, 1, 9, 2], 1, Err(PlaceholderError::Outside { id: PAD, at: 4 })),
+            (&[7, 9, 9, 8, 9], 1, Err(PlaceholderError::Outside { id: PAD, at: 4 })),
+        ] {
+            assert_eq!(collapse(ids, placeholder, images).map(Cow::into_owned), expected, "{ids:?} {images}");
+        }
+        let unknown = Placeholder { id: PAD, frame: None };
+        assert_eq!(*collapse(&[7, 9, 9, 8], unknown, 1).unwrap(), [7, 9, 9, 8]);
+    }
+
     fn echoed(ids: &[u32]) -> EchoedPrompt<'_> {
         EchoedPrompt { ids, image_tokens: None }
     }
@@ -168,6 +276,15 @@ mod tests {
         }
 
         #[test]
+        fn collapsed_prompt_is_the_one_that_was_sent((texts, counts) in prompts()) {
+            let framed: Vec<_> = texts.iter().map(|text| [&[8][..], text, &[7]].concat()).collect();
+            let (sent, prompt) = (join(&framed, &vec![1; counts.len()]), join(&framed, &counts));
+            let placeholder = Placeholder { id: PAD, frame: Some([7, 8]) };
+            prop_assert_eq!(&*collapse(&prompt, placeholder, counts.len()).unwrap(), &sent);
+            prop_assert_eq!(&*collapse(&sent, placeholder, counts.len()).unwrap(), &sent);
+        }
+
+        #[test]
         fn another_token_is_found((texts, counts) in prompts(), at in any::<prop::sample::Index>(), id in 100..200_u32) {
             let (sent, mut prompt) = (join(&texts, &vec![1; counts.len()]), join(&texts, &counts));
             let at = at.index(prompt.len());
@@ -178,6 +295,7 @@ mod tests {
         #[test]
         fn any_ids_are_compared(sent in prop::collection::vec(0..4_u32, 0..20), prompt in prop::collection::vec(0..4_u32, 0..20), images in 0..4_usize) {
             let _ = walk(&sent, echoed(&prompt), images);
+            let _ = collapse(&sent, Placeholder { id: 1, frame: Some([2, 3]) }, images);
         }
     }
 }

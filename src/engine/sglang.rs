@@ -7,6 +7,7 @@ pub(crate) mod extras;
 pub mod flat;
 pub(crate) mod forcing;
 pub(crate) mod guard;
+pub(crate) mod image_probe;
 pub(crate) mod plan;
 pub mod probe;
 pub(crate) mod refusal;

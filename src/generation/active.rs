@@ -261,6 +261,7 @@ mod tests {
             ledger_timeout: None,
             is_ledger_strict: false,
             pause_wait: Duration::ZERO,
+            image_timeout: Duration::ZERO,
             on_abort: AbortPolicy::Pass,
         };
         let client = ClientSettings {

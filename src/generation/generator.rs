@@ -11,6 +11,7 @@ mod send;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
@@ -118,9 +119,21 @@ impl Generator {
         let session = HeaderValue::try_from(&*call.session).ok().filter(|_| records);
         let mut generation = match source {
             Source::Generate { request, chat } => {
+                let limit = Some(self.context.settings.image_timeout);
+                let limit = limit.filter(|limit| !limit.is_zero() && request.has_media());
                 let planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
-                let (reply, active) = self.send(&call, planned).await?;
-                self.receive(reply, active, call.reads, call.head).await?
+                let (reply, active) = match limit {
+                    None => self.send(&call, planned).await?,
+                    Some(limit) => {
+                        let sent = Box::pin(self.send(&call, planned));
+                        tokio::time::timeout(limit, sent).await.map_err(|_| unanswered_media(limit))??
+                    }
+                };
+                let mut generation = self.receive(reply, active, call.reads, call.head).await?;
+                if let (Some(limit), Events::Stream(stream)) = (limit, &mut generation.events) {
+                    stream.set_begin_limit(limit);
+                }
+                generation
             }
             Source::EngineChat(chat) => self.run_chat(call, *chat, attempt, rid).await?,
         };
@@ -189,6 +202,16 @@ impl Generator {
     fn guard_error(&self, refusal: GuardRefusal) -> Error {
         self.context.metrics.refused.with_label_values(&[refusal.rule]).inc();
         Error::bad_request(refusal.message)
+    }
+}
+
+/// The error of a request with media whose reply did not begin in time.
+pub(super) fn unanswered_media(limit: Duration) -> Error {
+    let seconds = limit.as_secs_f64();
+    Error::UpstreamTimeout {
+        message: format!(
+            "the engine did not begin its reply to a request with media within {seconds} s (--image-timeout); some processors never answer a malformed prompt"
+        ),
     }
 }
 

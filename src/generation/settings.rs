@@ -30,6 +30,8 @@ pub struct GenerationSettings {
     pub is_ledger_strict: bool,
     /// How long a generation waits while a trainer has paused the engine; zero if it does not wait.
     pub pause_wait: Duration,
+    /// How long the engine may take to begin the reply to a request with media; zero if there is no limit.
+    pub image_timeout: Duration,
     /// What happens to a generation that a trainer aborted.
     pub on_abort: AbortPolicy,
 }

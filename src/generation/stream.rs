@@ -6,9 +6,11 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Sleep;
 
 use crate::budget::Share;
 use crate::engine::reason::Reason;
@@ -21,6 +23,7 @@ use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::attempts::{Attempts, JoinedEvent};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
+use crate::generation::generator::unanswered_media;
 use crate::generation::log_wait;
 use crate::generation::request::RequestHead;
 use crate::generation::resumption::count_passed;
@@ -49,6 +52,14 @@ pub struct EventStream {
     /// Why the stream broke off, after its last event.
     failed: Option<ReplyError>,
     attempts: Attempts,
+    /// How long the engine may take to begin.
+    begin_limit: Option<BeginLimit>,
+}
+
+/// The limit of the time before the first bytes of a stream.
+struct BeginLimit {
+    limit: Duration,
+    expiry: Pin<Box<Sleep>>,
 }
 
 /// Waits until a long event may be parsed.
@@ -104,7 +115,13 @@ impl EventStream {
             durability: None,
             failed: None,
             attempts,
+            begin_limit: None,
         }
+    }
+
+    /// Limits how long the engine may take to begin. Then the stream ends with an error, and its end aborts the request.
+    pub(super) fn set_begin_limit(&mut self, limit: Duration) {
+        self.begin_limit = Some(BeginLimit { limit, expiry: Box::pin(tokio::time::sleep(limit)) });
     }
 
     /// Statistics of the reply so far.
@@ -237,7 +254,17 @@ impl EventStream {
     /// Reads more of the stream. Returns an event for bytes that are forwarded without parsing.
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| Arc::new(GenerationEvent::unparsed(bytes, why)));
-        let event = match ready!(self.upstream.poll_read(cx, self.decoder.buffer())) {
+        let read = self.upstream.poll_read(cx, self.decoder.buffer());
+        if let Some(BeginLimit { limit, expiry }) = &mut self.begin_limit {
+            let limit = *limit;
+            if read.is_pending() {
+                ready!(expiry.as_mut().poll(cx));
+                self.begin_limit = None;
+                return Poll::Ready(Some(self.refuse_with(unanswered_media(limit))));
+            }
+            self.begin_limit = None;
+        }
+        let event = match ready!(read) {
             Some(Ok(())) if self.state == State::Passing => unparsed(self.decoder.take_rest(), UnparsedReason::Piece),
             Some(Ok(())) => None,
             Some(Err(error)) => {

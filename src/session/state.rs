@@ -18,7 +18,7 @@ use super::turn::{Draft, SessionImages};
 use super::view::upwards;
 use super::{
     Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Turn, TurnKey,
-    Uid,
+    Uid, UnexpandedPath,
 };
 use crate::images::{Image, ImageDigest};
 pub use coverage::RecordedPrefix;
@@ -319,6 +319,16 @@ impl Session {
             tokens.extend_from_slice(&turn.response);
         }
         tokens
+    }
+
+    /// The tokens from the root to the end of this turn as an engine gets them: of each picture only the placeholder.
+    #[must_use]
+    pub fn unexpanded(&self, turn: u32) -> UnexpandedPath {
+        let mut unexpanded = UnexpandedPath::default();
+        for turn in self.path(turn) {
+            unexpanded.append(&turn);
+        }
+        unexpanded
     }
 
     /// For each of [`Session::tokens`], whether it was sampled.

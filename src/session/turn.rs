@@ -17,7 +17,7 @@ use crate::columns::{Column, ColumnFault};
 use crate::named_enum::named_enum;
 pub use fault::Fault;
 pub(in crate::session) use images::SessionImages;
-pub use images::{PromptImages, TurnImage};
+pub use images::{PromptImages, TurnImage, UnexpandedPath};
 pub use reply_change::{ReplyChange, ReplyChanges};
 pub use sampling_sources::{SamplingSource, SamplingSources};
 pub use turn_key::TurnKey;

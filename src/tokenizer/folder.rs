@@ -60,6 +60,8 @@ pub struct Folder {
     pub template: ChatTemplate,
     /// The chat template for conversations with tools, if the model has a separate one.
     pub tool_template: Option<ChatTemplate>,
+    /// The tokens that `config.json` names as those which stand for pictures.
+    pub image_tokens: Vec<u32>,
     /// The defaults in `generation_config.json`; `None` without that file.
     pub defaults: Option<SamplingDefaults>,
 }
@@ -161,7 +163,9 @@ impl Folder {
         let tokenizer = tokenizer.with_added_tokens(&added)?;
         let (source, tools) = templates(folder, config.chat_template)?;
         let compile = |source: String| ChatTemplate::try_new(&source, specials.clone());
-        let (template, tool_template) = match (prompt_writer(folder, parser, source.is_some()), source) {
+        // Python writes NaN and Infinity, which serde_json does not read. A file that is not JSON says nothing
+        let config = std::fs::read(folder.join("config.json")).ok().and_then(|bytes| Value::parse(&bytes).ok());
+        let (template, tool_template) = match (prompt_writer(config.as_ref(), parser, source.is_some()), source) {
             (PromptWriter::Encoding(encoding), _) => (ChatTemplate::from_encoding(encoding), None),
             (PromptWriter::Template, Some(source)) => (compile(source)?, tools.map(compile).transpose()?),
             (PromptWriter::Template, None) => return Err(FolderError::NoTemplate(folder.to_owned())),
@@ -172,6 +176,7 @@ impl Folder {
         Ok(Self {
             template,
             tool_template,
+            image_tokens: config.as_ref().map(image_tokens).unwrap_or_default(),
             defaults: SamplingDefaults::open(&folder.join("generation_config.json"))?,
             tokenizer,
             path: folder.to_owned(),
@@ -189,6 +194,7 @@ impl Folder {
             tokenizer: Tokenizer::from_bytes(tokenizer)?,
             template: ChatTemplate::try_new(template, specials)?,
             tool_template: None,
+            image_tokens: Vec::new(),
             defaults: None,
         })
     }
@@ -247,15 +253,24 @@ fn added_tokens(
     tokens
 }
 
-/// What writes the prompts of the model. A `config.json` that is not JSON names none.
-fn prompt_writer(folder: &Path, parser: Option<&str>, has_template: bool) -> PromptWriter {
-    // Python writes NaN and Infinity, which serde_json does not read
-    let config = std::fs::read(folder.join("config.json")).ok().and_then(|bytes| Value::parse(&bytes).ok());
-    let architectures = config.as_ref().and_then(|config| config.get("architectures")?.as_array());
+/// The tokens that stand for pictures, by the names that SGLang's processors read.
+fn image_tokens(config: &Value) -> Vec<u32> {
+    const NAMES: [&str; 4] =
+        ["image_token_id", "image_token_index", "media_placeholder_token_id", "img_context_token_id"];
+    let id = |name: &&str| match config.get(name)? {
+        Value::Number(text) => text.parse().ok(),
+        _ => None,
+    };
+    NAMES.iter().filter_map(id).collect()
+}
+
+/// What writes the prompts of the model with this `config.json`.
+fn prompt_writer(config: Option<&Value>, parser: Option<&str>, has_template: bool) -> PromptWriter {
+    let architectures = config.and_then(|config| config.get("architectures")?.as_array());
     PromptWriter::choose(ModelFacts {
         parser,
         architecture: architectures.and_then(|names| names.first()?.as_str()).unwrap_or_default(),
-        model_type: config.as_ref().and_then(|config| config.get_str("model_type")).unwrap_or_default(),
+        model_type: config.and_then(|config| config.get_str("model_type")).unwrap_or_default(),
         has_template,
     })
 }

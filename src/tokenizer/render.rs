@@ -8,6 +8,7 @@ mod after_turn;
 mod checks;
 mod generation_prompt;
 mod history_variables;
+mod images;
 mod thoughts;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use checks::turn_with_call;
 use generation_prompt::KnownPrompts;
 
 pub use checks::{ContinuationCheck, FinalAssistantMessage, Fit, ToolDisplay};
+pub use images::{ImagePlaceholder, NoPlaceholder};
 
 /// The placeholder for the text of a turn. No template contains it, and it is cut off before the text after it is encoded.
 const PLACEHOLDER: &str = "\u{fdd1}turn\u{fdd1}";
@@ -60,6 +62,7 @@ pub struct Renderer {
     /// The text and id of the token that ends an assistant turn; `None` if no dedicated token does.
     end_token: Option<(String, u32)>,
     features: TemplateFeatures,
+    image_placeholder: Result<ImagePlaceholder, NoPlaceholder>,
     /// Generation prompts by what they depend on. The lock is held for one lookup or insertion.
     generation_prompts: RwLock<KnownPrompts>,
     /// Digests of the text of a history by those of the variables of the template. The lock is held for one lookup or insertion.
@@ -112,6 +115,7 @@ impl Renderer {
             family,
             end_token: None,
             features: TemplateFeatures::default(),
+            image_placeholder: Err(NoPlaceholder::NotNamed),
             generation_prompts: RwLock::default(),
             history_digests: RwLock::default(),
         };
@@ -142,6 +146,7 @@ impl Renderer {
                 ]),
             shows_assistant_names: renderer.detect_assistant_names(),
         };
+        renderer.image_placeholder = renderer.detect_image_placeholder();
         renderer
     }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokentap::serve::grpc::pb::watch_reply::What as WatchItem;
 use tokentap::serve::grpc::pb::{PathImage, WatchRequest};
+use tokentap::tokenizer::TextOrigin;
 
 use super::grpc::client::trajectories;
 use super::support::binary::Binary;
@@ -434,5 +435,98 @@ async fn rows_with_pictures_are_not_exported_to_files_without_them() {
         assert_eq!(answer.status, 200, "{format}: {}", answer.text());
         let (rows, refused) = (answer.header("tokentap-rows"), answer.header("tokentap-refused"));
         assert_eq!((rows, refused), (Some("1"), Some(r#"{"images_unsupported":1}"#)), "{format}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expanded_pictures_are_collapsed_before_they_are_sent() {
+    for stream in [false, true] {
+        let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+        let picture = |content: &str| expanded(&picture(), &[data_uri(content)]);
+        // a client keeps the prompt that the engine returned, and appends what it sees next
+        let mut ids = [&[1, 2][..], &picture("a"), &[3]].concat();
+        let mut pictures = vec![data_uri("a")];
+        for turn in 0..2 {
+            let body = json!({"input_ids": ids, "image_data": pictures, "stream": stream});
+            ask(&vision, "s", &body).await;
+            let sent = vision.engine.generations().pop().unwrap();
+            let placeholders = sent["input_ids"].as_array().unwrap().iter().filter(|id| **id == PAD).count();
+            assert_eq!((placeholders, &sent["image_data"]), (turn + 1, &json!(pictures)));
+            ids.extend(sampled(0));
+            ids.extend(picture("bb"));
+            pictures.push(data_uri("bb"));
+        }
+        let row = row(&vision, "s").await;
+        assert_eq!(json!(turns(&row)), json!([[null, "first"], [null, "extends"]]));
+        ids.truncate(ids.len() - picture("bb").len());
+        assert_eq!(row["token_ids"], json!(ids));
+    }
+    // a batch is rewritten as a whole
+    let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+    let lists = json!([expanded(&first(), &[data_uri("a")]), [5, 6], first()]);
+    let body = json!({"input_ids": lists, "image_data": [[data_uri("a")], null, [data_uri("bb")]]});
+    ask(&vision, "s", &body).await;
+    let sent = vision.engine.generations().pop().unwrap();
+    assert_eq!(sent["input_ids"], json!([first(), [5, 6], first()]));
+    assert!(rows(&vision, "s").await.iter().all(|row| turns(row)[0].0.is_null()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_that_processors_cannot_expand_are_refused() {
+    let vision = Vision::rendering(EngineProfile::default(), &["--max-image-bytes", "100"]).await;
+    let tokenizer = vision.model();
+    let tokenizer = tokenizer.renderer.tokenizer();
+    let marked = tokenizer.content().mark("<|image_pad|>", TextOrigin::Person);
+    let text = tokenizer.encode_rendered(&marked).unwrap();
+    let one = json!([data_uri("a")]);
+    for (ids, images, rule, named) in [
+        (
+            json!([first(), picture().to_vec()].concat()),
+            one.clone(),
+            "image_count",
+            "2 placeholders (token 1025) for 1 pictures",
+        ),
+        (json!(first()), json!([data_uri("a"), data_uri("b")]), "image_count", "1 placeholders (token 1025) for 2"),
+        (json!([1, 2]), one.clone(), "image_count", "0 placeholders (token 1025) for 1"),
+        (json!([&first()[..], &[PAD, 4]].concat()), one.clone(), "image_placeholder", "at 6 is not between"),
+        (json!([text, first()].concat()), one.clone(), "image_text", "<|image_pad|>"),
+        (json!(first()), json!([data_uri(&"x".repeat(100))]), "image_too_large", "image_data[0]: the picture has 10"),
+    ] {
+        let before = vision.engine.generations().len();
+        let body = json!({"input_ids": ids, "image_data": images});
+        let answer = post(vision.proxy.data, "/sessions/s/generate", body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 400, "{rule}: {}", answer.text());
+        assert!(answer.text().contains(named), "{rule}: {}", answer.text());
+        let counted = vision.proxy.metric(&format!("tokentap_guard_refusals_total{{rule=\"{rule}\"}}")).await;
+        assert!(counted >= 1.0, "{rule}");
+        assert_eq!(vision.engine.generations().len(), before, "{rule}: nothing is sent");
+    }
+    // runs whose pictures cannot be told apart are sent as they are
+    let unclear = [&[START][..], &[PAD; 6], &[END]].concat();
+    ask(&vision, "s", &json!({"input_ids": unclear, "image_data": [data_uri("a"), data_uri("b")]})).await;
+    assert_eq!(vision.engine.generations().pop().unwrap()["input_ids"], json!(unclear));
+    assert_eq!(turns(&row(&vision, "s").await)[0].0, "images_unverified");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_never_answers_a_picture_is_given_up() {
+    for stream in [false, true] {
+        let vision = Vision::start(EngineProfile::default(), &["--image-timeout", "200ms"]).await;
+        vision.set(Expansion::Hangs);
+        let body = json!({"input_ids": first(), "image_data": [data_uri("a")], "stream": stream}).to_string();
+        let answer = post(vision.proxy.data, "/sessions/s/generate", body.as_bytes());
+        let answer = soon("the reply ends", answer).await;
+        assert_eq!(answer.status, if stream { 200 } else { 504 }, "{}", answer.text());
+        assert!(answer.text().contains("--image-timeout"), "{}", answer.text());
+        // aborts are counted when they are sent
+        soon("an abort", async {
+            while vision.engine.asked().iter().all(|asked| asked.path != "/abort_request") {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        // prompts without pictures have no such limit
+        vision.set(Expansion::Exact);
+        ask(&vision, "s", &json!({"input_ids": [1, 2]})).await;
     }
 }

@@ -42,6 +42,7 @@ mod guard;
 mod head_method;
 mod heads;
 mod images;
+mod images_chat;
 mod images_native;
 mod information_routes;
 mod interruptions;

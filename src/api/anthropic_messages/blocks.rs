@@ -1,7 +1,8 @@
 //! Converts content blocks to the messages of a conversation, as SGLang's own endpoint converts them.
 
 use crate::api::body::{SkippedParts, invalid, take_member};
-use crate::chat::message::{MediaPart, Message, MessageToolCall};
+use crate::chat::media::MediaPart;
+use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 use crate::session::TurnKey;

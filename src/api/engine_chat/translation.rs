@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::api::openai::{FIELDS, FieldTarget};
 use crate::api::to_json;
-use crate::chat::message::{Message, MessageToolCall};
+use crate::chat::message::{ContentPart, Message, MessageToolCall};
 use crate::chat::{Conversation, quoted};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::request::GenerateRequest;
@@ -154,7 +154,16 @@ enum ChatPart<'a> {
         kind: &'static str,
         text: &'a str,
     },
-    Media(&'a Value),
+    Media(Value),
+}
+
+impl<'a> From<ContentPart<'a>> for ChatPart<'a> {
+    fn from(part: ContentPart<'a>) -> Self {
+        match part {
+            ContentPart::Text(text) => Self::Text { kind: "text", text },
+            ContentPart::Media(media) => Self::Media(media.part()),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -178,7 +187,7 @@ impl<'a> From<&'a Message> for ChatMessage<'a> {
             [] if message.media.is_empty() && message.is_assistant() => ChatContent::Missing(()),
             [] if message.media.is_empty() => ChatContent::Text(""),
             [text] if message.media.is_empty() && !message.in_parts => ChatContent::Text(text),
-            texts => ChatContent::Parts(parts(texts, message)),
+            _ => ChatContent::Parts(message.parts().map(ChatPart::from).collect()),
         };
         Self {
             role: &message.role,
@@ -189,20 +198,6 @@ impl<'a> From<&'a Message> for ChatMessage<'a> {
             name: message.name.as_deref(),
         }
     }
-}
-
-/// The texts and media of a message in their order.
-fn parts<'a>(texts: &'a [String], message: &'a Message) -> Vec<ChatPart<'a>> {
-    let mut media = message.media.iter().peekable();
-    let mut parts = Vec::with_capacity(texts.len() + message.media.len());
-    for (at, text) in texts.iter().enumerate() {
-        while let Some(media) = media.next_if(|media| media.at <= at) {
-            parts.push(ChatPart::Media(&media.part));
-        }
-        parts.push(ChatPart::Text { kind: "text", text });
-    }
-    parts.extend(media.map(|media| ChatPart::Media(&media.part)));
-    parts
 }
 
 impl<'a> From<&'a MessageToolCall> for ChatCall<'a> {
@@ -223,7 +218,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::chat::message::MediaPart;
+    use crate::chat::media::MediaPart;
     use crate::chat::tool_choice::ToolChoice;
 
     /// A conversation of a call whose result is an image between two texts.

@@ -2,7 +2,8 @@
 
 use crate::api::body::{invalid, take_member};
 use crate::api::openai::tools::{custom_arguments, is_raw_call};
-use crate::chat::message::{MediaPart, Message, MessageToolCall};
+use crate::chat::media::MediaPart;
+use crate::chat::message::{Message, MessageToolCall};
 use crate::chat::{RequestError, dumps};
 use crate::json::Value;
 
@@ -56,7 +57,7 @@ pub(super) fn decode_message(value: Value, at: usize) -> Result<Message, Request
                         texts.push(refusal.ok_or_else(|| invalid(".content has a refusal without a text"))?.to_owned());
                     }
                     // an image or audio
-                    (_, Some(kind), _) if kind != "text" => media.push(MediaPart { at: texts.len(), part }),
+                    (_, Some(kind), _) if kind != "text" => media.push(MediaPart::of_chat(texts.len(), part)),
                     _ => return Err(invalid(".content has a part without a text")),
                 }
             }

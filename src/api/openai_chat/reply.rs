@@ -1,7 +1,7 @@
 //! Encodes the body of a chat reply, and the members that a streamed reply has too. Members from the engine are copied as JSON text.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub(super) struct ReplyContext {
     /// `created`, in seconds since 1970.
     pub(super) created: u64,
     /// The ids of the prompt, if the client asks for them.
-    pub(super) prompt: Option<Arc<[u32]>>,
+    pub(super) prompt: Option<PromptIds>,
     /// What the tokens are called in logprobs, if the client asks for those.
     pub(super) logprobs: Option<TokenNames>,
     /// Additional members that the client asks for.
@@ -37,6 +37,25 @@ pub(super) struct ReplyContext {
     pub(super) sglext: SglextOptions,
     /// The number of choices.
     pub(super) n: usize,
+}
+
+/// The ids of a prompt.
+#[derive(Debug, Clone)]
+pub(super) enum PromptIds {
+    /// Those that were sent.
+    Sent(Arc<[u32]>),
+    /// The engine replaces the placeholders of pictures: its echo, as JSON text.
+    Echoed(OnceLock<Box<str>>),
+}
+
+impl PromptIds {
+    /// The list as JSON text; `None` without an echo.
+    fn json(&self) -> Option<String> {
+        match self {
+            Self::Sent(ids) => Some(id_list(ids)),
+            Self::Echoed(ids) => ids.get().map(ToString::to_string),
+        }
+    }
 }
 
 /// A whole call.
@@ -66,6 +85,7 @@ impl ReplyContext {
     /// # Errors
     /// [`TokenizerError`] when the sampled tokens cannot be decoded.
     pub(super) fn whole(&self, updates: &[SequenceUpdate<'_>]) -> Result<String, TokenizerError> {
+        updates.iter().for_each(|update| self.read_prompt(update));
         let mut usage = Usage::default();
         let mut choices = String::new();
         for (at, update) in updates.iter().enumerate() {
@@ -87,6 +107,13 @@ impl ReplyContext {
         ))
     }
 
+    /// Reads the ids of the prompt, if only the engine knows them and this event has them.
+    pub(super) fn read_prompt(&self, update: &SequenceUpdate<'_>) {
+        if let (Some(PromptIds::Echoed(ids)), Some(echo)) = (&self.prompt, update.prompt_ids()) {
+            ids.get_or_init(|| echo.into());
+        }
+    }
+
     /// `logprobs` of a choice or a chunk, if the client asks for them.
     pub(super) fn logprobs(&self, update: &SequenceUpdate<'_>) -> Option<String> {
         let writer = LogprobWriter { tokenizer: self.reader.renderer.tokenizer(), names: self.logprobs? };
@@ -96,14 +123,14 @@ impl ReplyContext {
     /// `prompt_token_ids` of the reply, where vLLM has it, with a leading comma. Empty if not requested.
     pub(super) fn prompt_ids(&self) -> String {
         let prompt = self.prompt.as_ref().filter(|_| self.extras.token_ids);
-        prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
+        prompt.and_then(PromptIds::json).map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{ids}"))
     }
 
     /// `sglext` with the routed experts, which are JSON text, and with the ids that the client asks for, with a leading comma. Empty if it
     /// asks for none.
     pub(super) fn sglext<'a>(&self, experts: Option<&str>, responses: impl Iterator<Item = &'a [u32]>) -> String {
-        let prompt = || id_list(self.prompt.as_deref().unwrap_or_default());
-        let input = self.sglext.input.then(|| format!("\"input_ids\":{}", prompt()));
+        let input = self.prompt.as_ref().filter(|_| self.sglext.input).and_then(PromptIds::json);
+        let input = input.map(|ids| format!("\"input_ids\":{ids}"));
         let output = self.sglext.output.then(|| {
             let lists: Vec<String> = responses.map(id_list).collect();
             format!("\"output_ids\":[{}]", lists.join(","))
@@ -165,7 +192,7 @@ impl ReplyContext {
     /// `prompt_token_ids` of a choice, with a leading comma. Empty if not requested.
     pub(super) fn choice_prompt_ids(&self) -> String {
         let prompt = self.prompt.as_ref().filter(|_| self.extras.includes_prompt_ids());
-        prompt.map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{}", id_list(ids)))
+        prompt.and_then(PromptIds::json).map_or(String::new(), |ids| format!(",\"prompt_token_ids\":{ids}"))
     }
 
     /// The sampled ids of a choice under SGLang's name and vLLM's name, each with a leading comma. Empty if not requested.

@@ -165,6 +165,7 @@ impl ChatRequest {
     pub fn generate_request(
         &self,
         inputs: GenerateInputs<'_>,
+        echoes_prompt: bool,
         work: &Work,
     ) -> Result<Box<GenerateRequest>, RequestError> {
         let body = &self.body;
@@ -179,6 +180,7 @@ impl ChatRequest {
             fields: body.fields(),
             adapter: lora_adapter(&self.model, inputs.served_model),
             stream: self.stream,
+            echoes_prompt,
             top_logprobs: self.logprobs.then(|| body.present("top_logprobs").unwrap_or(b"0")),
         };
         inputs.build(client, work)

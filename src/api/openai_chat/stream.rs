@@ -113,6 +113,7 @@ impl ReplyEncoder for ChatEncoder {
         if let Some(rid) = update.rid() {
             rid.clone_into(&mut self.id);
         }
+        self.context.read_prompt(update);
         // choices start in the order of their indexes, whichever has the first event, because OpenAI's SDK stores them by position
         for new in self.choices.len()..=at {
             self.choices.push(Choice::new(&self.context, &self.id));

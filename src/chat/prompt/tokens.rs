@@ -1,9 +1,9 @@
 //! Assembles the token ids of a prompt from recorded turns and rendered messages.
 
-use super::{PromptBuilder, PromptLimits, RepeatedTurn};
+use super::{PromptBuilder, PromptLimits, RepeatedTurn, ReusedTurn};
 use crate::budget::{Share, Stopped};
 use crate::chat::history::ContinuedTurn;
-use crate::chat::message::Message;
+use crate::chat::message::{AcceptedContent, Message};
 use crate::chat::rendering::{RENDERED_TEXT_FACTOR, Rendering};
 use crate::chat::{Conversation, RequestError};
 use crate::json::Value;
@@ -14,8 +14,10 @@ use crate::tokenizer::{EncodeLimits, Prompt, PromptError, Setting, TextOrigin, T
 /// The tokens of a prompt.
 #[derive(Default)]
 pub(super) struct PromptTokens {
-    /// The leading tokens, which were taken unchanged from the session.
+    /// The leading tokens, which were taken unchanged from the session, with one placeholder for each picture.
     pub(super) reused: Vec<u32>,
+    /// The number of tokens of their pictures besides the placeholders.
+    pub(super) expansion: usize,
     /// The tokens after them.
     pub(super) prompt: Prompt,
     /// The number of end-of-turn tokens that were inserted after a turn.
@@ -23,8 +25,9 @@ pub(super) struct PromptTokens {
 }
 
 impl PromptTokens {
-    fn len(&self) -> usize {
-        self.reused.len() + self.prompt.ids.len()
+    /// The number of tokens of the prompt; of a picture that is not in the session only the placeholder counts.
+    pub(super) fn len(&self) -> usize {
+        self.reused.len() + self.expansion + self.prompt.ids.len()
     }
 
     /// Removes the last token.
@@ -66,13 +69,14 @@ impl PromptBuilder<'_> {
     pub(super) fn tokens(
         &self,
         request: &Conversation,
-        continued: Option<&ContinuedTurn>,
+        continued: Option<&ReusedTurn>,
         repeated: &[RepeatedTurn],
         limits: PromptLimits<'_>,
     ) -> Result<Option<PromptTokens>, RequestError> {
         let mut assembly = Assembly { builder: self, request, limits, tokens: PromptTokens::default(), last: None };
-        if let (Some(session), Some(ContinuedTurn { turn, at, .. })) = (self.session, continued) {
-            assembly.tokens.reused = session.tokens(turn.id);
+        if let Some(ReusedTurn { continued: ContinuedTurn { turn, at, .. }, path }) = continued {
+            assembly.tokens.reused.clone_from(&path.ids);
+            assembly.tokens.expansion = path.expanded - path.ids.len();
             assembly.last = Some(LastTurn { at: *at, turn });
         }
         for RepeatedTurn { at, turn, .. } in repeated {
@@ -135,7 +139,9 @@ impl PromptBuilder<'_> {
 
     /// The value of a message for the template.
     fn template_value(&self, message: &Message) -> Value {
-        message.template_value(self.renderer.tokenizer().content(), self.renderer.features().accepts_content_parts)
+        let parts = self.renderer.features().accepts_content_parts;
+        let accepted = AcceptedContent { parts, images: self.shows_images };
+        message.template_value(self.renderer.tokenizer().content(), accepted)
     }
 }
 

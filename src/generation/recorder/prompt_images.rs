@@ -34,7 +34,7 @@ impl RequestedImages {
             if !has_room {
                 return Err(Fault::ImagesTooLarge);
             }
-            let decode = || Ok(Arc::new(item.decode(&request.bytes)?));
+            let decode = || Ok(item.decode(&request.bytes)?);
             decoded.entry(item).or_insert_with(decode).clone()
         };
         (0..request.batch().unwrap_or(1)).map(|at| Self::of_prompt(request, at, &mut decode)).collect()

@@ -64,7 +64,7 @@ pub(crate) async fn handle(
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let received = ReceivedCall::read(proxy, request, session).await?;
-    dispatch(proxy, ApiCall { api, route, received, identity: None }, record).await
+    dispatch(proxy, ApiCall { api, route, received, identity: None }, None, record).await
 }
 
 /// A call of an API.
@@ -77,13 +77,18 @@ struct ApiCall {
     identity: Option<CallIdentity>,
 }
 
-/// Decodes a call, then replies, generates or forwards it.
-async fn dispatch(proxy: &Arc<Proxy>, call: ApiCall, record: &AccessRecord) -> Result<Response<Body>, Error> {
+/// Decodes a call, then replies, generates or forwards it. `refusal` is why the engine refused its tokens: its own endpoint then serves the call.
+async fn dispatch(
+    proxy: &Arc<Proxy>,
+    call: ApiCall,
+    refusal: Option<String>,
+    record: &AccessRecord,
+) -> Result<Response<Body>, Error> {
     if !call.api.is_served() {
         // forwarded without decoding
         return pass_through(proxy, call, None, record).await;
     }
-    let (prepared, call) = prepare(proxy, call).await?;
+    let (prepared, call) = prepare(proxy, call, refusal).await?;
     match prepared {
         Ok(PreparedCall::Local(LocalReply { encoded, stored })) => {
             proxy.wait_written(stored).await;
@@ -112,17 +117,19 @@ async fn dispatch(proxy: &Arc<Proxy>, call: ApiCall, record: &AccessRecord) -> R
 
 /// Runs a generation and encodes its reply.
 async fn run(
-    proxy: &Proxy,
+    proxy: &Arc<Proxy>,
     call: ApiCall,
     source: Source,
     mut encoder: Box<dyn ReplyEncoder>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     let (endpoint, fallback) = match &source {
+        Source::Generate { request, .. } if request.has_media() => (routes::GENERATE.endpoint, Some(call.clone())),
         Source::Generate { .. } => (routes::GENERATE.endpoint, None),
         // the engine may report no ids, from which the reply is encoded; the endpoint of the call's API needs none
         Source::EngineChat(_) => (routes::CHAT, Some(call.clone())),
     };
+    let has_images = matches!(source, Source::Generate { .. }) && fallback.is_some();
     let ApiCall { api, mut received, identity, .. } = call;
     let identity = identity.ok_or_else(|| Error::Internal { message: "a call without a session".into() })?;
     *received.request.method_mut() = Method::POST;
@@ -136,8 +143,12 @@ async fn run(
     if let Some(rid) = record.rid().get() {
         encoder.set_rid(rid);
     }
-    match (encoding::encode(proxy, api, generation, encoder).await, fallback) {
+    match (encoding::encode(proxy, api, generation, encoder, has_images).await, fallback) {
         (Err(error @ Error::NoTokenIds), Some(call)) => forward(proxy, call, error.to_string(), None, record).await,
+        (Err(error @ Error::ImagesRefused { .. }), Some(mut call)) => {
+            call.received.work = call.received.work.following();
+            Box::pin(dispatch(proxy, call, Some(error.to_string()), record)).await
+        }
         (encoded, _) => encoded,
     }
 }
@@ -173,10 +184,11 @@ enum PreparedCall {
     },
 }
 
-/// Decodes a call and builds its generation. Long calls are processed on a blocking thread.
+/// Decodes a call and builds its generation, unless the engine refused it. Long calls are processed on a blocking thread.
 async fn prepare(
     proxy: &Arc<Proxy>,
     mut call: ApiCall,
+    refusal: Option<String>,
 ) -> Result<(Result<PreparedCall, RequestError>, ApiCall), Error> {
     let length = call.received.request.body().len();
     let work = call.received.work.clone();
@@ -211,7 +223,11 @@ async fn prepare(
         let prepared = catch_panic(&own, || {
             let is_named = call.session_name().is_some();
             let named = RequestSession { is_named, existing: session.as_ref(), omits_media: false };
-            match decoded.plan(named, &work) {
+            let plan = match refusal {
+                Some(reason) => Err(RequestError::Unsupported(reason)),
+                None => decoded.plan(named, &work),
+            };
+            match plan {
                 Ok(ApiPlan::Local(reply)) => Ok(PreparedCall::Local(reply)),
                 Ok(ApiPlan::Generation(ApiGeneration { request, chat, encoder })) => {
                     Ok(PreparedCall::Generation { source: Source::Generate { request, chat }, encoder })

@@ -6,7 +6,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
 
+use crate::api::native::images::{self, ImageRefusal};
 use crate::api::{client_headers, native};
+use crate::budget::Work;
+use crate::chat::model::Chats;
+use crate::engine::plan::GuardRefusal;
 use crate::engine::sglang::request::{GenerateRequest, Ids};
 use crate::engine::sglang::routes;
 use crate::error::Error;
@@ -55,6 +59,7 @@ pub(crate) async fn generate(
     let length = ahead.as_ref().map_or(length, |ids| BodyLength::Request(body.len() - ids.bytes()));
     let read = || {
         let request = decode(proxy, body, ahead.unwrap_or_default())?;
+        let request = request.map(|request| check_images(proxy, request, &call.work)).transpose()?;
         let names = request.as_deref().map(|request: &GenerateRequest| &request.sessions);
         Ok::<_, Error>((call.identify(proxy, names)?, request))
     };
@@ -67,6 +72,26 @@ pub(crate) async fn generate(
     let source = Source::Generate { request, chat: None };
     let request = call.into_generation(proxy, source, identity, reads);
     generation::run(proxy, request, record).await
+}
+
+/// Checks the pictures of a request, and counts a refusal.
+fn check_images(proxy: &Proxy, request: Box<GenerateRequest>, work: &Work) -> Result<Box<GenerateRequest>, Error> {
+    if request.images.is_absent() || proxy.config.entropy.no_guard {
+        return Ok(request);
+    }
+    let checked = images::check_sizes(&request, proxy.config.limits.max_image_bytes).and_then(|()| {
+        match &**proxy.chats.borrow() {
+            Chats::Rendered(model) => images::with_placeholders(request, model, work),
+            Chats::Forwarded(_) => Ok(request),
+        }
+    });
+    checked.map_err(|refusal| match refusal {
+        ImageRefusal::Rule(GuardRefusal { rule, message }) => {
+            proxy.metrics.refused.with_label_values(&[rule]).inc();
+            Error::bad_request(message)
+        }
+        ImageRefusal::Stopped(error) => error,
+    })
 }
 
 /// The labels of the turns of a call of `/generate`. `None` unless its headers are an agent's, so that other calls store nothing.

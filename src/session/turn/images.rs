@@ -40,6 +40,34 @@ pub struct PromptImages {
     keys: Arc<[u32]>,
 }
 
+/// The tokens of a path as an engine gets them: it replaces the placeholder of each picture by the picture's tokens.
+#[derive(Debug, Default)]
+pub struct UnexpandedPath {
+    /// The ids, with one placeholder for each picture.
+    pub ids: Vec<u32>,
+    /// The pictures, in the order of their placeholders.
+    pub images: Vec<ImageDigest>,
+    /// The number of tokens with those of the pictures.
+    pub expanded: usize,
+}
+
+impl UnexpandedPath {
+    /// Appends a turn.
+    pub(in crate::session) fn append(&mut self, turn: &Turn) {
+        let mut from = 0;
+        for TurnImage { image, start, tokens, .. } in turn.about.images.iter().flat_map(|images| &images.list) {
+            let start = *start as usize;
+            // the numbers of a damaged log may have any size
+            self.ids.extend_from_slice(turn.prompt.get(from..=start).unwrap_or_default());
+            self.images.push(image.digest);
+            from = start.saturating_add(*tokens as usize);
+        }
+        self.ids.extend_from_slice(turn.prompt.get(from..).unwrap_or_default());
+        self.ids.extend_from_slice(&turn.response);
+        self.expanded += turn.prompt.len() + turn.response.len();
+    }
+}
+
 impl PromptImages {
     /// The pictures of a prompt with these ids. Each has the tokens of its range.
     #[must_use]
@@ -140,9 +168,27 @@ fn keys(ids: &[u32], images: &[TurnImage]) -> Arc<[u32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::TurnMetadata;
 
     fn image(content: &'static [u8]) -> Arc<Image> {
         Arc::new(Image::new(content.into()))
+    }
+
+    #[test]
+    fn path_as_sent_has_one_placeholder_for_each_picture() {
+        let turn = |prompt: &[u32], response: &[u32], images: Vec<(&'static [u8], Range<u32>)>| {
+            let images = images.into_iter().map(|(content, range)| (image(content), range));
+            let images = Some(Box::new(PromptImages::new(prompt, images)));
+            let about = TurnMetadata { images, ..TurnMetadata::default() };
+            let (prompt, response) = (prompt.into(), response.into());
+            Turn { id: 0, parent: None, prompt, response, logprobs: [].into(), entropy: [].into(), about }
+        };
+        let mut path = UnexpandedPath::default();
+        path.append(&turn(&[1, 7, 9, 9, 9, 8, 7, 9, 9, 8], &[2], vec![(b"a", 2..5), (b"b", 7..9)]));
+        path.append(&turn(&[7, 9, 9, 8], &[3, 4], vec![(b"a", 1..3)]));
+        assert_eq!(path.ids, [1, 7, 9, 8, 7, 9, 8, 2, 7, 9, 8, 3, 4]);
+        assert_eq!(path.images, [b"a", b"b", b"a"].map(|content| image(&content[..]).digest));
+        assert_eq!(path.expanded, 17);
     }
 
     fn images(ids: &[u32], content: &'static [u8]) -> PromptImages {

@@ -90,7 +90,13 @@ fn parse(body: &str, renderer: &Renderer) {
         .is_ok_and(|event| SequenceUpdate::all(&event).is_ok());
     let Ok(request) = ChatRequest::parse(bytes) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
-    let builder = PromptBuilder { renderer, session: None, earlier_thinking: EarlierThinking::Branch, parser };
+    let builder = PromptBuilder {
+        renderer,
+        session: None,
+        earlier_thinking: EarlierThinking::Branch,
+        parser,
+        shows_images: false,
+    };
     let _ = builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None });
 }
 

@@ -45,6 +45,7 @@ impl Family {
             session: session.as_deref(),
             earlier_thinking: self.earlier_thinking,
             parser: ParserSettings { format, separate: Some(true) },
+            shows_images: false,
         }
         .prepare(conversation, PromptLimits { work: &Work::unlimited(), context: None })
         .unwrap()

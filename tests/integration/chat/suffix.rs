@@ -32,6 +32,7 @@ fn bytes_rendered_and_tokens_encoded_do_not_grow_with_the_conversation() {
             session: session.as_deref(),
             earlier_thinking: EarlierThinking::Keep,
             parser: ParserSettings { format: Some("hermes".into()), separate: Some(true) },
+            shows_images: false,
         };
         let prepared =
             builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None }).unwrap();

@@ -43,6 +43,8 @@ pub enum FakeReply {
     Close(Vec<Vec<u8>>),
     /// Sends nothing until the connection closes.
     Silence,
+    /// Sends the head of a reply, and nothing more until the connection closes.
+    Head(&'static [u8]),
     /// Forwards the request to this server and returns its reply, then closes the connection.
     Forward(SocketAddr),
 }
@@ -266,6 +268,7 @@ async fn serve(mut stream: TcpStream, log: &Mutex<Vec<UpstreamRequest>>, profile
             FakeReply::KeepAlive(reply) => (reply, false),
             FakeReply::Close(reply) => (reply, true),
             FakeReply::Silence => (Vec::new(), false),
+            FakeReply::Head(head) => (vec![head.to_vec()], false),
             FakeReply::Forward(server) => return forward(&asked, server, &mut stream).await,
         };
         let silent = reply.is_empty();

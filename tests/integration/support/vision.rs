@@ -1,17 +1,22 @@
 //! A fake engine with a vision model: it replaces the placeholder of each picture by a run whose length follows from the picture's bytes.
 
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokentap::chat::model::{ChatModel, Chats};
+use tokentap::tokenizer::Renderer;
 
+use super::super::chat::TOKENIZER;
+use super::manual_upstream::soon;
 use super::proxy::Proxy;
 use super::upstream::{EngineProfile, FakeReply, Upstream, UpstreamRequest, json_message, stream};
 
-/// The placeholder, and the tokens before and after it.
-pub const PAD: u32 = 90;
-pub const START: u32 = 91;
-pub const END: u32 = 92;
+/// The placeholder, and the tokens before and after it: those of [`folder`].
+pub const START: u32 = 1024;
+pub const PAD: u32 = 1025;
+pub const END: u32 = 1026;
 
 /// The tokens that it samples for sample `at` of any prompt.
 pub fn sampled(at: usize) -> [u32; 2] {
@@ -33,6 +38,46 @@ pub enum Expansion {
     Miscounts,
     /// It refuses requests for logprobs.
     RefusesLogprobs,
+    /// It refuses ids with pictures.
+    Refuses,
+    /// It refuses pictures, also in its chat endpoint.
+    RefusesEverywhere,
+    /// It never answers a request with pictures; to one that streams it sends the head of the reply.
+    Hangs,
+}
+
+/// The folder of its tokenizer: that of the demo, with tokens for pictures.
+pub fn folder() -> PathBuf {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("vision-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::copy(Path::new(TOKENIZER).join("tokenizer.json"), path.join("tokenizer.json")).unwrap();
+        let token = |text: &str| json!({"content": text, "special": true});
+        let added =
+            json!({"1024": token("<|vision_start|>"), "1025": token("<|image_pad|>"), "1026": token("<|vision_end|>")});
+        let config = json!({"eos_token": "<|im_end|>", "added_tokens_decoder": added});
+        std::fs::write(path.join("tokenizer_config.json"), config.to_string()).unwrap();
+        std::fs::write(path.join("config.json"), json!({"image_token_id": PAD}).to_string()).unwrap();
+        std::fs::write(path.join("chat_template.jinja"), TEMPLATE).unwrap();
+        path
+    });
+    FOLDER.clone()
+}
+
+/// A template that shows pictures.
+const TEMPLATE: &str = "{%- for message in messages -%}\
+    {{- '<|im_start|>' + message.role + '\\n' -}}\
+    {%- if message.content is string -%}{{- message.content -}}\
+    {%- else -%}{%- for part in message.content -%}\
+    {%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}{%- else -%}{{- part.text -}}{%- endif -%}\
+    {%- endfor -%}{%- endif -%}\
+    {{- '<|im_end|>\\n' -}}\
+    {%- endfor -%}\
+    {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+
+/// The text of the tokens that it samples first.
+pub fn sampled_text() -> String {
+    Renderer::open(&folder()).unwrap().tokenizer().decode(&sampled(0), true).unwrap()
 }
 
 /// A tokentap before the fake engine.
@@ -69,14 +114,45 @@ pub fn expanded(ids: &[u32], pictures: &[String]) -> Vec<u32> {
 
 impl Vision {
     pub async fn start(profile: EngineProfile, flags: &[&str]) -> Self {
-        let expansion = Arc::new(Mutex::new(Expansion::Exact));
+        Self::start_as(profile, Expansion::Exact, flags).await
+    }
+
+    async fn start_as(profile: EngineProfile, expansion: Expansion, flags: &[&str]) -> Self {
+        let expansion = Arc::new(Mutex::new(expansion));
         let shared = Arc::clone(&expansion);
         let incremental = profile.streaming == "incremental";
-        let engine = Upstream::start(EngineProfile { echoes_prompt: true, ..profile }, move |asked| {
+        // its chat endpoint reports ids on request
+        let server_info = json!({"sampling_defaults": "openai", "return_input_ids": false, "return_output_ids": false});
+        let engine = Upstream::start(EngineProfile { echoes_prompt: true, server_info, ..profile }, move |asked| {
             reply(asked, *shared.lock(), incremental)
         })
         .await;
         Self { proxy: Proxy::probed(engine.addr, flags).await, engine, expansion }
+    }
+
+    /// A tokentap that renders chats with the tokenizer of [`folder`].
+    pub async fn rendering(profile: EngineProfile, flags: &[&str]) -> Self {
+        Self::rendering_as(profile, Expansion::Exact, flags).await
+    }
+
+    /// The same with an engine that expands pictures so from the beginning.
+    pub async fn rendering_as(profile: EngineProfile, expansion: Expansion, flags: &[&str]) -> Self {
+        let folder = folder();
+        let flags = [&["--tokenizer", folder.to_str().unwrap()], flags].concat();
+        let vision = Self::start_as(profile, expansion, &flags).await;
+        let mut chats = vision.proxy.parts.chats.clone();
+        let rendered = chats.wait_for(|chats| matches!(&**chats, Chats::Rendered(_)));
+        drop(soon("chats are rendered", rendered).await.unwrap());
+        soon("the engine is asked with a picture", vision.model().images.wait()).await;
+        vision
+    }
+
+    /// The model with which it renders chats.
+    pub fn model(&self) -> Arc<ChatModel> {
+        match &**self.proxy.parts.chats.borrow() {
+            Chats::Rendered(model) => Arc::clone(model),
+            Chats::Forwarded(reason) => panic!("{reason}"),
+        }
     }
 
     pub fn set(&self, expansion: Expansion) {
@@ -87,8 +163,21 @@ impl Vision {
 /// The reply to a request, with the shapes of `image_data` that SGLang 0.5.23 accepts.
 fn reply(asked: &UpstreamRequest, expansion: Expansion, incremental: bool) -> FakeReply {
     let body = asked.json();
+    if asked.path == "/v1/chat/completions" {
+        return chat_reply(&body, expansion);
+    }
     if asked.path != "/generate" {
         return json_message(200, br#"{"success":true}"#);
+    }
+    if expansion == Expansion::Hangs && !body["image_data"].is_null() {
+        return match body["stream"] == true {
+            true => FakeReply::Head(super::manual_upstream::STREAM),
+            false => FakeReply::Silence,
+        };
+    }
+    let refuses = matches!(expansion, Expansion::Refuses | Expansion::RefusesEverywhere);
+    if refuses && !body["image_data"].is_null() {
+        return refusal(body["stream"] == true);
     }
     if expansion == Expansion::RefusesLogprobs && body["return_logprob"] == true {
         return json_message(400, br#"{"error":{"message":"no logprobs"}}"#);
@@ -160,4 +249,36 @@ fn reply(asked: &UpstreamRequest, expansion: Expansion, incremental: bool) -> Fa
     let objects: Vec<Value> = all().map(|(at, sample)| object(at, sample, 2, true)).collect();
     let reply = if is_batch { json!(objects) } else { objects[0].clone() };
     json_message(200, reply.to_string().as_bytes())
+}
+
+/// The refusal of a picture. A stream has it as an event.
+fn refusal(streams: bool) -> FakeReply {
+    let error = json!({"error": {"message": "cannot identify the picture", "code": 400}}).to_string();
+    if !streams {
+        return json_message(400, error.as_bytes());
+    }
+    stream(&[format!("data: {error}\n\n").as_bytes(), b"data: [DONE]\n\n"])
+}
+
+/// The reply of its chat endpoint, which renders prompts itself.
+fn chat_reply(body: &Value, expansion: Expansion) -> FakeReply {
+    if expansion == Expansion::RefusesEverywhere {
+        return refusal(false);
+    }
+    let ids = json!({"input_ids": [1, 2, PAD, PAD, 3], "output_ids": [sampled(0)]});
+    let message = json!({"role": "assistant", "content": sampled_text()});
+    let choice = json!({"index": 0, "finish_reason": "stop", "matched_stop": null, "message": message});
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7});
+    let mut reply = json!({"id": "r", "object": "chat.completion", "model": "tiny", "choices": [choice], "usage": usage, "sglext": ids});
+    if !body["rid"].is_null() {
+        reply["id"] = body["rid"].clone();
+    }
+    if body["stream"] != true {
+        return json_message(200, reply.to_string().as_bytes());
+    }
+    let delta = json!({"role": "assistant", "content": sampled_text()});
+    let choice = json!({"index": 0, "delta": delta, "finish_reason": "stop", "matched_stop": null});
+    reply["object"] = json!("chat.completion.chunk");
+    reply["choices"] = json!([choice]);
+    stream(&[format!("data: {reply}\n\n").as_bytes(), b"data: [DONE]\n\n"])
 }

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::GenerateRequest;
+use super::images::{self, ImageData};
 use crate::budget::{Share, Stopped, Work};
+use crate::images::Image;
 use crate::json::{Malformed, MemberWriter, write_ids};
 use crate::named_enum::named_enum;
 
@@ -96,6 +98,8 @@ pub(crate) struct RequestBuilder {
     share: Share,
     /// The ids of the prompt, and the range of their list.
     ids: Option<(Arc<[u32]>, Range<usize>)>,
+    /// The pictures of the prompt.
+    images: ImageData,
 }
 
 /// A prompt as JSON text.
@@ -108,20 +112,22 @@ pub(crate) enum PromptText<'a> {
 }
 
 impl RequestBuilder {
-    /// Begins the request of a prompt. `work` counts the memory of the request until its body is dropped.
+    /// Begins the request of a prompt that has a placeholder for each of `images`. `work` counts the memory of the request until its body is
+    /// dropped.
     ///
     /// # Errors
     /// [`Stopped`] if the budget has no room for it.
-    pub(crate) fn from_ids(ids: &Arc<[u32]>, work: &Work) -> Result<Self, Stopped> {
-        let share = work.take(ID_BYTES * ids.len() + 512)?;
-        let mut out = Vec::with_capacity(7 * ids.len() + 512);
+    pub(crate) fn from_ids(ids: &Arc<[u32]>, images: &[Arc<Image>], work: &Work) -> Result<Self, Stopped> {
+        let written = images::written_bytes(images);
+        let share = work.take(ID_BYTES * ids.len() + written + 512)?;
+        let mut out = Vec::with_capacity(7 * ids.len() + written + 512);
         out.extend_from_slice(b"{\"input_ids\":");
         let start = out.len();
         out.push(b'[');
         write_ids(&mut out, ids);
         out.push(b']');
         let span = start..out.len();
-        Ok(Self { out, share, ids: Some((Arc::clone(ids), span)) })
+        Ok(Self { out, share, ids: Some((Arc::clone(ids), span)), images: ImageData::default() })
     }
 
     /// Begins the request of a prompt that is copied. `length` is the expected length of the request in bytes.
@@ -137,7 +143,7 @@ impl RequestBuilder {
             PromptText::Ids(ids) => ("input_ids", ids),
         };
         MemberWriter::new(&mut out).put(name, value);
-        Ok(Self { out, share, ids: None })
+        Ok(Self { out, share, ids: None, images: ImageData::default() })
     }
 
     /// Writes the sampling parameters.
@@ -180,6 +186,16 @@ impl RequestBuilder {
         self.put("return_text_in_logprobs", b"true");
     }
 
+    /// Writes the pictures of the prompt. `is_batch` with several samples.
+    pub(crate) fn images(&mut self, images: &[Arc<Image>], is_batch: bool) {
+        if images.is_empty() {
+            return;
+        }
+        self.out.extend_from_slice(b",\"image_data\":");
+        images::write_images(&mut self.out, images, is_batch);
+        self.images = ImageData::decoded(images, is_batch);
+    }
+
     /// Requests the ids of the prompt in the reply.
     pub(crate) fn echo_prompt_ids(&mut self) {
         self.put("return_prompt_token_ids", b"true");
@@ -190,12 +206,14 @@ impl RequestBuilder {
     /// # Errors
     /// When a copied value makes it unreadable.
     pub(crate) fn finish(self) -> Result<Box<GenerateRequest>, Malformed> {
-        let Self { mut out, mut share, ids } = self;
+        let Self { mut out, mut share, ids, images } = self;
         out.push(b'}');
         match ids {
             Some((ids, span)) => {
                 share.insist(4 * ids.len() + out.capacity());
-                GenerateRequest::parse_with_ids(share.hold(out), ids, span).map(Box::new)
+                let request = GenerateRequest::parse_with_ids(share.hold(out), ids, span)?;
+                // the pictures need not be decoded from the body again
+                Ok(Box::new(GenerateRequest { images, ..request }))
             }
             None => {
                 share.insist(out.capacity());

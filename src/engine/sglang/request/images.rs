@@ -1,6 +1,7 @@
 //! `image_data`: the pictures of the prompts.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::images::Image;
 use crate::json::{Cursor, Malformed, Text};
@@ -35,6 +36,8 @@ pub enum ImageItem {
         /// Whether the content has escapes.
         escaped: bool,
     },
+    /// A picture that is decoded already.
+    Decoded(Arc<Image>),
     /// Another value, such as the output of a processor.
     Other,
 }
@@ -52,6 +55,15 @@ impl ImageData {
                 Pictures::List(list)
             }
             _ => Pictures::One(ImageItem::read(cursor)?),
+        }))
+    }
+
+    /// The pictures of one prompt. With several samples they are those of a batch of one prompt.
+    pub(super) fn decoded(images: &[Arc<Image>], is_batch: bool) -> Self {
+        let items = images.iter().map(|image| ImageItem::Decoded(Arc::clone(image)));
+        Self(Pictures::List(match is_batch {
+            true => vec![ListItem::Pictures(items.collect())],
+            false => items.map(ListItem::Picture).collect(),
         }))
     }
 
@@ -128,16 +140,32 @@ impl ImageItem {
     ///
     /// # Errors
     /// Why its content cannot be recorded.
-    pub fn decode(&self, body: &[u8]) -> Result<Image, ImageError> {
-        let Self::Text { span, escaped } = self else { return Err(ImageError::Processed) };
-        let text = Text { raw: &body[span.clone()], escaped: *escaped };
-        if *escaped { Image::decode(text.decode().as_bytes()) } else { Image::decode(text.raw) }
-            .ok_or(ImageError::Remote)
+    pub fn decode(&self, body: &[u8]) -> Result<Arc<Image>, ImageError> {
+        let (span, escaped) = match self {
+            Self::Text { span, escaped } => (span.clone(), *escaped),
+            Self::Decoded(image) => return Ok(Arc::clone(image)),
+            Self::Other => return Err(ImageError::Processed),
+        };
+        let text = Text { raw: &body[span], escaped };
+        let image = if escaped { Image::decode(text.decode().as_bytes()) } else { Image::decode(text.raw) };
+        image.map(Arc::new).ok_or(ImageError::Remote)
+    }
+
+    /// The number of its bytes, if the body of its request has them.
+    pub(crate) fn size(&self, body: &[u8]) -> Option<u64> {
+        match self {
+            Self::Text { span, escaped: false } => Image::encoded_size(&body[span.clone()]),
+            Self::Text { span, escaped: true } => {
+                Image::encoded_size(Text { raw: &body[span.clone()], escaped: true }.decode().as_bytes())
+            }
+            Self::Decoded(image) => Some(image.size),
+            Self::Other => None,
+        }
     }
 
     /// Whether the body of its request has its bytes.
     pub(super) fn is_inline(&self, body: &[u8]) -> bool {
-        let Self::Text { span, escaped } = self else { return false };
+        let Self::Text { span, escaped } = self else { return matches!(self, Self::Decoded(_)) };
         let text = Text { raw: &body[span.clone()], escaped: *escaped };
         if *escaped { Image::is_encoded(text.decode().as_bytes()) } else { Image::is_encoded(text.raw) }
     }
@@ -146,9 +174,28 @@ impl ImageItem {
     fn decoded_bytes(&self) -> usize {
         match self {
             Self::Text { span, escaped } => span.len() / 4 * 3 + if *escaped { span.len() } else { 0 },
+            Self::Decoded(image) => image.size as usize,
             Self::Other => 0,
         }
     }
+}
+
+/// Writes the value of `image_data` for one prompt. With several samples the engine reads a list per prompt.
+pub(super) fn write_images(out: &mut Vec<u8>, images: &[Arc<Image>], is_batch: bool) {
+    out.extend_from_slice(if is_batch { b"[[" } else { b"[" });
+    for (at, image) in images.iter().enumerate() {
+        out.extend_from_slice(if at > 0 { b",\"data:" } else { b"\"data:" });
+        out.extend_from_slice(image.media_type.name().as_bytes());
+        out.extend_from_slice(b";base64,");
+        base64_simd::STANDARD.encode_append(image.bytes.as_deref().unwrap_or_default(), out);
+        out.push(b'"');
+    }
+    out.extend_from_slice(if is_batch { b"]]" } else { b"]" });
+}
+
+/// The bytes that [`write_images`] appends at most.
+pub(super) fn written_bytes(images: &[Arc<Image>]) -> usize {
+    images.iter().map(|image| image.size as usize / 3 * 4 + 64).sum()
 }
 
 /// Why the content of a picture cannot be recorded.
@@ -176,7 +223,7 @@ mod tests {
         cursor.end().unwrap();
         let text = |item: &ImageItem| match item {
             ImageItem::Text { span, .. } => body[span.clone()].to_owned(),
-            ImageItem::Other => "?".to_owned(),
+            ImageItem::Decoded(_) | ImageItem::Other => "?".to_owned(),
         };
         (0..prompts).map(|at| images.of_prompt(at, is_batch).into_iter().map(text).collect()).collect()
     }
@@ -210,7 +257,7 @@ mod tests {
         let body = r#"["data:image\/png;base64,iVBORw0KGgo=", "https:\/\/host/a.png", {"a": 1}]"#;
         let images = ImageData::read(&mut Cursor::new(body.as_bytes())).unwrap();
         let decoded: Vec<_> = images.of_prompt(0, false).iter().map(|item| item.decode(body.as_bytes())).collect();
-        let expected = Image::decode(b"iVBORw0KGgo=").unwrap();
+        let expected = Image::decode(b"iVBORw0KGgo=").unwrap().into();
         assert_eq!(decoded, [Ok(expected), Err(ImageError::Remote), Err(ImageError::Processed)]);
     }
 }

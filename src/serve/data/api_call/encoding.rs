@@ -19,16 +19,18 @@ use crate::serve::proxy::Proxy;
 /// Builds the response to a request of an API. Error responses also acknowledge their events once the client has read them.
 ///
 /// # Errors
-/// [`Error::NoTokenIds`] if the engine reported no token ids, from which the reply would be encoded.
+/// [`Error::NoTokenIds`] if the engine reported no token ids, from which the reply would be encoded. [`Error::ImagesRefused`] if the engine
+/// refused the request before its reply began, and `has_images`.
 pub(super) async fn encode(
     proxy: &Proxy,
     api: Arc<dyn Api>,
     generation: Generation,
     encoder: Box<dyn ReplyEncoder>,
+    has_images: bool,
 ) -> Result<Response<Body>, Error> {
     let Generation { mut head, mut events } = generation;
     head.headers.remove(header::CONTENT_LENGTH);
-    Ok(match start(proxy, &api, &head, &mut events, encoder).await {
+    Ok(match start(proxy, &api, &head, &mut events, encoder, has_images).await {
         Ok(ReplyStart::Whole(body)) => {
             head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Response::from_parts(head, Body::encoded(EncodedBody::whole(body.into(), events)))
@@ -42,6 +44,11 @@ pub(super) async fn encode(
         Err(ReplyFailure::Proxy(error @ Error::NoTokenIds)) => return Err(error),
         Err(ReplyFailure::Proxy(error)) => {
             error_response(error.head(), api.error(error.status(), error.to_string()), events)
+        }
+        Err(ReplyFailure::Engine(error))
+            if has_images && matches!(error.status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) =>
+        {
+            return Err(Error::ImagesRefused { message: error.body });
         }
         Err(ReplyFailure::Engine(error)) => error_response(head, error, events),
     })
@@ -98,6 +105,7 @@ async fn start(
     head: &response::Parts,
     events: &mut Events,
     encoder: Box<dyn ReplyEncoder>,
+    has_images: bool,
 ) -> Result<ReplyStart, ReplyFailure> {
     if head.status != StatusCode::OK {
         let body = match events.take_whole() {
@@ -115,9 +123,12 @@ async fn start(
     }
     let limit = proxy.config.limits.max_reply_bytes;
     let mut encoder = ApiEventEncoder { api: Arc::clone(api), encoder, text: String::new(), limit, has_failed: false };
+    let keepalive = Some(proxy.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
     let timeout = match encoder.encoder.first_event_timeout() {
         _ if events.are_deferred() => Some(DEFERRED_TIMEOUT),
-        None if !proxy.config.chat.sse_keepalive.is_zero() => Some(Duration::ZERO),
+        // after the first event the request cannot be sent to the engine's own endpoint
+        _ if has_images => keepalive,
+        None if keepalive.is_some() => Some(Duration::ZERO),
         timeout => timeout,
     };
     let mut first = Vec::new();
