@@ -92,8 +92,8 @@ impl ChatModel {
     /// # Errors
     /// Why prompts with pictures are for the engine's own endpoint.
     pub fn image_placeholder(&self) -> Result<ImagePlaceholder, String> {
-        self.images.answer()?;
-        self.renderer.image_placeholder().map_err(|reason| reason.to_string())
+        let placeholder = self.renderer.image_placeholder().map_err(|reason| reason.to_string())?;
+        self.images.answer().map(|_| placeholder)
     }
 
     /// A line for the operator: the family, the parsers, and how conversations are continued.

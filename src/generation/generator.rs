@@ -11,7 +11,6 @@ mod send;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
@@ -22,6 +21,7 @@ use super::event::{EventAccess, EventKind};
 use super::events::{Events, Generation};
 use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, RidSlot, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
+use super::stream::unanswered_media;
 use super::uncaptured::UncapturedGenerations;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};
@@ -202,16 +202,6 @@ impl Generator {
     fn guard_error(&self, refusal: GuardRefusal) -> Error {
         self.context.metrics.refused.with_label_values(&[refusal.rule]).inc();
         Error::bad_request(refusal.message)
-    }
-}
-
-/// The error of a request with media whose reply did not begin in time.
-pub(super) fn unanswered_media(limit: Duration) -> Error {
-    let seconds = limit.as_secs_f64();
-    Error::UpstreamTimeout {
-        message: format!(
-            "the engine did not begin its reply to a request with media within {seconds} s (--image-timeout); some processors never answer a malformed prompt"
-        ),
     }
 }
 

@@ -23,7 +23,6 @@ use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::attempts::{Attempts, JoinedEvent};
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
-use crate::generation::generator::unanswered_media;
 use crate::generation::log_wait;
 use crate::generation::request::RequestHead;
 use crate::generation::resumption::count_passed;
@@ -60,6 +59,16 @@ pub struct EventStream {
 struct BeginLimit {
     limit: Duration,
     expiry: Pin<Box<Sleep>>,
+}
+
+/// The error of a request with media whose reply did not begin in time.
+pub(super) fn unanswered_media(limit: Duration) -> Error {
+    let seconds = limit.as_secs_f64();
+    Error::UpstreamTimeout {
+        message: format!(
+            "the engine did not begin its reply to a request with media within {seconds} s (--image-timeout); some processors never answer a malformed prompt"
+        ),
+    }
 }
 
 /// Waits until a long event may be parsed.

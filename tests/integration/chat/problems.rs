@@ -105,11 +105,18 @@ async fn too_long_conversation_is_an_error_that_names_the_context_length() {
 async fn image_chat_is_forwarded_to_the_engine() {
     let chat = Chat::start(&[]).await;
     chat.say(&json!({"messages": messages(&[("user", "x")])}), "y<|im_end|>").await;
-    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]);
-    // the demo engine has no chat endpoint
-    let reply = chat.post(&json!({"messages": image})).await;
-    let message = "tokentap cannot serve this request (a part of type \"image_url\"), and the engine does not have the route /v1/chat/completions";
-    assert_eq!((reply.status, &reply.json()["error"]["message"]), (404, &json!(message)));
+    for (url, reason) in [
+        ("data:,", "a picture that is not in the request as base64"),
+        ("data:image/png;base64,iVBORw0KGgo=", "the config.json of the model names no token for pictures"),
+    ] {
+        let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]);
+        // the demo engine has no chat endpoint
+        let reply = chat.post(&json!({"messages": image})).await;
+        let message = format!(
+            "tokentap cannot serve this request ({reason}), and the engine does not have the route /v1/chat/completions"
+        );
+        assert_eq!((reply.status, &reply.json()["error"]["message"]), (404, &json!(message)));
+    }
 }
 
 #[tokio::test]
