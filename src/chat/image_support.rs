@@ -1,6 +1,6 @@
 //! Whether prompts with pictures are built from tokens: the template and the engine decide.
 
-use tokio::sync::SetOnce;
+use tokio::sync::{Mutex, SetOnce};
 
 use crate::engine::sglang::image_probe::{ImageProbeError, image_tokens};
 use crate::engine::transport::client::Client;
@@ -12,12 +12,15 @@ pub struct ImageSupport {
     /// The number of tokens of the picture that the engine was asked with, or why pictures are for its own endpoint. Not set before the
     /// engine has answered.
     answer: SetOnce<Result<usize, String>>,
+    /// Locked while the engine is asked.
+    asking: Mutex<()>,
 }
 
 impl ImageSupport {
-    /// Asks the engine with a picture, unless it has answered already.
+    /// Asks the engine with a picture, unless it has answered already or is being asked.
     pub async fn ask(&self, renderer: &Renderer, client: &Client) {
-        if self.answer.get().is_some() {
+        let Ok(_asking) = self.asking.try_lock() else { return };
+        if self.is_known() {
             return;
         }
         let answer = match renderer.image_prompt() {
@@ -34,7 +37,7 @@ impl ImageSupport {
             Ok(_) => tracing::info!("prompts with pictures are built from tokens"),
             Err(reason) => tracing::info!(%reason, "prompts with pictures go to the engine's own endpoint"),
         }
-        // a second task that asked at the same time got the same answer
+        // never set before: only one task asks at a time
         let _ = self.answer.set(answer);
     }
 
