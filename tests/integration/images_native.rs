@@ -82,6 +82,10 @@ async fn conversation_with_pictures_is_one_trained_path() {
         assert_eq!(row["token_ids"], json!(tokens));
         let second = tokens.iter().rposition(|id| *id == START).unwrap() + 1;
         assert_eq!(row["images"], json!([shown(0, 3, "a"), shown(2, second, "a")]));
+        let list = get(vision.proxy.control, "/v1/sessions/s").await.json()["list"].take();
+        let before = list[0]["prompt_tokens"].as_u64().unwrap() + list[1]["prompt_tokens"].as_u64().unwrap() + 4;
+        let starts: Vec<&Value> = list.as_array().unwrap().iter().map(|turn| &turn["images"][0]["start"]).collect();
+        assert_eq!(json!(starts), json!([3, null, second as u64 - before]), "{list}");
         let mask: Vec<u32> =
             row["loss_mask"].as_array().unwrap().iter().map(|one| one.as_u64().unwrap() as u32).collect();
         assert_eq!(mask.iter().sum::<u32>(), 6, "two tokens of each turn");
@@ -370,33 +374,56 @@ async fn pictures_survive_a_restart() {
 #[tokio::test]
 async fn bytes_of_a_picture_are_returned_as_an_attachment() {
     let vision = Vision::start(EngineProfile::default(), &[]).await;
-    // what is no picture is not recognised, and not refused before the engine sees it
-    let svg = "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>";
-    let uri = format!("data:image/svg+xml;base64,{}", base64_simd::STANDARD.encode_to_string(svg));
-    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [uri]})).await;
-    let image = row(&vision, "s").await["images"][0].clone();
-    assert_eq!(image["media_type"], "application/octet-stream");
     let path = |session: &str, digest: &Value| format!("/v1/sessions/{session}/images/{}", digest.as_str().unwrap());
-    let answer = get(vision.proxy.control, &path("s", &image["sha256"])).await;
-    assert_eq!((answer.status, answer.text()), (200, svg.to_owned()));
-    for (name, value) in [
-        ("content-type", "application/octet-stream"),
-        ("x-content-type-options", "nosniff"),
-        ("content-disposition", "attachment"),
-        ("content-security-policy", "default-src 'none'; sandbox"),
-        ("cache-control", "private"),
-    ] {
-        assert_eq!(answer.header(name), Some(value), "{name}");
+    // what is no picture is not recognised, and not refused before the engine sees it; the declared type is ignored
+    let svg = "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>";
+    let (other, script) = ("application/octet-stream", "<script>alert(1)</script>");
+    let mut last = Value::Null;
+    for (at, (content, media_type)) in [
+        ([b"\x89PNG\r\n\x1a\n", script.as_bytes()].concat(), "image/png"),
+        ([b"\xff\xd8\xff", script.as_bytes()].concat(), "image/jpeg"),
+        ([b"GIF89a", script.as_bytes()].concat(), "image/gif"),
+        ([b"RIFF\0\0\0\0WEBP", script.as_bytes()].concat(), "image/webp"),
+        ([b"BM", script.as_bytes()].concat(), "image/bmp"),
+        (script.into(), other),
+        ([b"<!--", png("a").as_slice()].concat(), other),
+        (svg.into(), other),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let session = format!("s{at}");
+        let uri = format!("data:image/svg+xml;base64,{}", base64_simd::STANDARD.encode_to_string(&content));
+        ask(&vision, &session, &json!({"input_ids": first(), "image_data": [uri]})).await;
+        let mut image = row(&vision, &session).await["images"][0].clone();
+        assert_eq!(image["media_type"], media_type);
+        let answer = get(vision.proxy.control, &path(&session, &image["sha256"])).await;
+        assert_eq!((answer.status, &answer.body), (200, &content));
+        for (name, value) in [
+            ("content-type", media_type),
+            ("x-content-type-options", "nosniff"),
+            ("content-disposition", "attachment"),
+            ("content-security-policy", "default-src 'none'; sandbox"),
+            ("cache-control", "private"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{name} of {media_type}");
+        }
+        last = image["sha256"].clone();
+        let of_session = get(vision.proxy.control, &format!("/v1/sessions/{session}")).await.json();
+        image.as_object_mut().unwrap().remove("turn");
+        assert_eq!(of_session["list"][0]["images"], json!([image]), "a first turn has the positions of its path");
     }
     for (session, digest, status, code) in [
-        ("s", json!(sha256("other")), 404, "no_such_image"),
-        ("other", image["sha256"].clone(), 404, "no_such_session"),
-        ("s", json!("a"), 400, "bad_request"),
+        ("s0", json!(sha256("other")), 404, "no_such_image"),
+        ("s0", last.clone(), 404, "no_such_image"),
+        ("other", last.clone(), 404, "no_such_session"),
+        ("s0", json!("a"), 400, "bad_request"),
     ] {
         let answer = get(vision.proxy.control, &path(session, &digest)).await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (status, &json!(code)), "{session} {digest}");
     }
-    let on_data_port = get(vision.proxy.data, &path("s", &image["sha256"])).await;
+    let on_data_port = get(vision.proxy.data, &path("s0", &last)).await;
     assert_eq!(on_data_port.json()["success"], true, "the data port forwards it to the engine");
 }
 

@@ -21,6 +21,7 @@ use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
 use crate::session::{
     Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError, Turn,
+    TurnImage,
 };
 
 /// The default and the maximum number of sessions of a page.
@@ -155,7 +156,7 @@ pub(super) fn show(proxy: &Proxy, id: &str, query: Query) -> Result<Response<Bod
 }
 
 fn line(turn: &Turn) -> Value {
-    json!({
+    let mut shown = json!({
         "turn": turn.id,
         "parent": turn.parent,
         "cause": turn.about.cause.name(),
@@ -171,6 +172,22 @@ fn line(turn: &Turn) -> Value {
         "sampled_tokens": turn.response.len(),
         "mean_entropy": mean(&turn.entropy),
         "labels": turn.about.labels.as_deref().map(Labels::json),
+    });
+    if let Some(images) = &turn.about.images {
+        shown["images"] = images.list.iter().map(image).collect();
+    }
+    shown
+}
+
+/// A picture of a turn. Its range counts the new prompt tokens of the turn.
+fn image(TurnImage { image, start, tokens, .. }: &TurnImage) -> Value {
+    json!({
+        "start": start,
+        "end": u64::from(*start) + u64::from(*tokens),
+        "sha256": image.digest.to_string(),
+        "media_type": image.media_type.name(),
+        "bytes": image.size,
+        "available": image.bytes.is_some(),
     })
 }
 
