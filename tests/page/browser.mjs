@@ -1,5 +1,8 @@
 // Headless Chromium that records faults: errors, dialogs and requests to other origins.
 
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+
 import bundled from "@sparticuz/chromium";
 import { chromium } from "playwright-core";
 
@@ -35,6 +38,15 @@ export async function opened(origin, { at = "/", theme = "light", viewport = { w
   });
   await page.goto(origin + at);
   return { page, context, faults, asked };
+}
+
+/** What axe reports about the page, and the number of the rules that pass. */
+export async function audit(page) {
+  // injected through the debugger, because the page's security policy forbids other scripts
+  await page.evaluate(await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
+  const { violations, passes } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+  const reported = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
+  return { reported, passed: passes.length };
 }
 
 /** Waits until a path is open and all its tokens are loaded. */

@@ -1,5 +1,6 @@
 // A fake engine that answers /generate with the requested tokens: hostile texts, and trajectories of any length. `holes` are the positions
-// of tokens without top logprobs.
+// of tokens without top logprobs. It replaces the placeholder of each picture of `image_data` by a run of the same token, and echoes the
+// prompt, as SGLang does.
 
 import { createServer } from "node:http";
 
@@ -7,6 +8,20 @@ import { createServer } from "node:http";
 export const VOCABULARY = 32_000;
 /** The first id of the hostile tokens. */
 export const HOSTILE = 31_000;
+
+/** The placeholder of a picture, and the tokens before and after it. */
+export const [PICTURE, BEFORE, AFTER] = [30_900, 30_901, 30_902];
+
+/** The number of tokens of a picture; that of two with equally many bytes is equal. */
+export function tokensOf(bytes) {
+  return 300 + (bytes.length % 50);
+}
+
+/** The tokens of a prompt whose placeholders have become runs. */
+export function expanded(ids, pictures) {
+  const left = [...pictures];
+  return ids.flatMap((id) => (id === PICTURE && left.length ? new Array(tokensOf(left.shift())).fill(id) : [id]));
+}
 
 /** Hostile texts: markup, scripts, control characters, and very long text. */
 export const TEXTS = [
@@ -20,6 +35,7 @@ const SYLLABLES = ["lo", "ra", "min", "te", "sol", "ver", "an", "du", "quis", "e
 
 /** The text of a token. */
 export function text(id) {
+  if (id >= PICTURE && id <= AFTER) return ["<|image|>", "<|vision|>", "<|/vision|>"][id - PICTURE];
   if (id >= HOSTILE) return TEXTS[id - HOSTILE] ?? "?";
   if (id % 97 === 0) return "\n";
   let [word, rest] = ["", id];
@@ -40,7 +56,8 @@ function random(seed) {
 }
 
 function reply(asked, name) {
-  const prompt = Array.isArray(asked.input_ids) ? asked.input_ids : [1, 2, 3];
+  const pictures = (asked.image_data ?? []).map((uri) => Buffer.from(uri.slice(uri.indexOf(",") + 1), "base64"));
+  const prompt = expanded(Array.isArray(asked.input_ids) ? asked.input_ids : [1, 2, 3], pictures);
   const count = asked.sampling_params?.max_new_tokens ?? 8;
   const next = random(prompt.length * 7919 + count);
   const k = asked.top_logprobs_num ?? 0;
@@ -61,10 +78,10 @@ function reply(asked, name) {
   }
   const meta = {
     id: asked.rid ?? "r", finish_reason: { type: asked.finish ?? "length", length: count }, prompt_tokens: prompt.length, completion_tokens: count,
-    weight_version: name ?? "w1",
+    weight_version: name ?? "w1", ...(pictures.length ? { image_tokens: prompt.filter((id) => id === PICTURE).length } : {}),
     ...(asked.return_logprob ? { output_token_logprobs: chosen, ...(k ? { output_top_logprobs: rows } : {}) } : {}),
   };
-  return { text: "", output_ids: ids, meta_info: meta };
+  return { text: "", output_ids: ids, meta_info: meta, ...(asked.return_prompt_token_ids ? { prompt_token_ids: prompt } : {}) };
 }
 
 /**

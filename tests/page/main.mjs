@@ -1,6 +1,7 @@
 // Runs the checks, prints the result of each, and exits with 1 if one failed.
 
 import { closed } from "./browser.mjs";
+import { pictures, pixels } from "./pictures.mjs";
 import { access, keyboard, token } from "./using.mjs";
 import { big } from "./big.mjs";
 import { frames } from "./frames.mjs";
@@ -10,7 +11,7 @@ import { exported, hostile, names } from "./hostile.mjs";
 import { grouping, samples } from "./sampled.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, live, export: exported, hostile, names, big, frames, compare, without, measurements, samples, grouping, find, odd, link, filter, adapters, keyboard, access, token };
+const CHECKS = { opens, texts, live, export: exported, hostile, names, pictures, pixels, big, frames, compare, without, measurements, samples, grouping, find, odd, link, filter, adapters, keyboard, access, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);

@@ -10,9 +10,10 @@ use crate::serve::problem::method_not_allowed;
 use crate::serve::response::response;
 
 /// The Content-Security-Policy: the page may run its own modules, use its own styles and send requests to its own port. A model writes
-/// the tokens, and their text must never run as a script.
-pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
-                          frame-ancestors 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+/// the tokens, and their text must never run as a script. `blob:` is for a picture in full size, which the page makes of bytes that it
+/// has checked, and only `img` may have it.
+pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; \
+                          base-uri 'none'; frame-ancestors 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file of the page.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 35] = [
+pub const ASSETS: [Asset; 37] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -67,6 +68,8 @@ pub const ASSETS: [Asset; 35] = [
     module!("main"),
     module!("measured"),
     module!("path"),
+    module!("pictures"),
+    module!("pixels"),
     module!("plot"),
     module!("samples"),
     module!("scale"),

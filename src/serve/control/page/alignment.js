@@ -1,7 +1,7 @@
 // Aligns two paths: where their tokens are equal, and where their entropies may be compared.
 //
 // An entropy is that of the distribution after all tokens before it. Two entropies of one position belong to the same question only if
-// these tokens are equal. So there is a difference up to the first token that differs, and at this token, but not after it.
+// these tokens are equal, and the pictures among them: two pictures can have the same tokens. So there is a difference up to the first token that differs, and at this token, but not after it.
 
 import { isComparable } from "./measured.js";
 
@@ -12,8 +12,9 @@ export class Alignment {
   constructor(left, right) {
     Object.assign(this, { left, right });
     const count = Math.min(left.loaded, right.loaded);
+    const most = Math.min(count, firstOther(left.pictures, right.pictures));
     let at = 0;
-    while (at < count && left.ids[at] === right.ids[at]) at++;
+    while (at < most && left.ids[at] === right.ids[at]) at++;
     /** The number of equal tokens at the beginning. */
     this.shared = at;
     /** The position of the first token that differs; null if one path is the beginning of the other, or while it is not loaded. */
@@ -78,14 +79,23 @@ export class Alignment {
    * The segments of one of the paths, divided where the context ends. Each has `context`: "same" or "other"; the first part of a
    * divided one has `isCut`.
    */
-  segments({ segments }) {
-    return segments.flatMap((segment) => {
+  segments(path) {
+    // a picture that differs is not divided
+    const cut = this.divergence === null ? this.context : path.next(this.divergence);
+    return path.segments.flatMap((segment) => {
       const { start, end } = segment;
-      if (this.divergence === null || end <= this.context) return [{ ...segment, context: "same" }];
-      if (start >= this.context) return [{ ...segment, context: "other" }];
-      return [{ ...segment, end: this.context, context: "same", isCut: true }, { ...segment, start: this.context, context: "other" }];
+      if (this.divergence === null || end <= cut) return [{ ...segment, context: "same" }];
+      if (start >= cut) return [{ ...segment, context: "other" }];
+      return [{ ...segment, end: cut, context: "same", isCut: true }, { ...segment, start: cut, context: "other" }];
     });
   }
+}
+
+/** The position of the first picture that differs; infinite if there is none. */
+function firstOther(left, right) {
+  const at = left.findIndex((picture, place) => ["start", "end", "sha256"].some((name) => picture[name] !== right[place]?.[name]));
+  const place = at < 0 ? left.length : at;
+  return Math.min(left[place]?.start ?? Infinity, right[place]?.start ?? Infinity);
 }
 
 /** The ranges before `limit` that lie in one segment of both paths, with these segments. */

@@ -33,6 +33,11 @@ export async function post(path, body, signal) {
   return (await call(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json();
 }
 
+/** Sends GET and returns the bytes of the reply as an ArrayBuffer. */
+export async function getBytes(path, signal) {
+  return (await call(path, { signal })).arrayBuffer();
+}
+
 async function call(path, options) {
   for (;;) {
     const used = token;

@@ -29,10 +29,10 @@ export class CompareView {
   showsDifference = true;
 
   /** `announce` tells a text to screen readers, `onBack` leaves the comparison. */
-  constructor({ texts, announce, onBack }) {
+  constructor({ texts, pictures, announce, onBack }) {
     Object.assign(this, { texts, announce, onBack });
     const paint = (trajectory, at, shape) => this.#paint(trajectory, at, shape);
-    this.sheets = Object.fromEntries(SIDES.map((side) => [side, new Sheet(part(side), texts, { prefix: side, paint, onPick: (at) => this.#picked(side, at), onPoint: () => {} })]));
+    this.sheets = Object.fromEntries(SIDES.map((side) => [side, new Sheet(part(side), texts, pictures, { prefix: side, paint, onPick: (at) => this.#picked(side, at), onPoint: () => {} })]));
     this.lead = "left";
     for (const side of SIDES) {
       const root = part(side);
@@ -48,7 +48,7 @@ export class CompareView {
     const lead = () => this.sheets[this.lead];
     this.actions = {
       peak: (place) => this.peak(place === 0 ? 1 : -1),
-      step: (place) => lead().choose(place === 0 ? Math.max(0, lead().chosen - 1) : lead().chosen + 1),
+      step: (place) => lead().step(place === 0 ? -1 : 1),
       line: (place) => lead().line(place === 0 ? -1 : 1),
       end: (place) => lead().choose(place === 0 ? 0 : (lead().trajectory?.loaded ?? 0) - 1),
       divergence: () => this.#toDivergence(),
@@ -173,7 +173,7 @@ export class CompareView {
   }
 
   #picked(side, at) {
-    if (this.chosen === at && this.picking) return;
+    if (this.picking) return;
     this.picking = true;
     this.chosen = at;
     const other = this.sheets[side === "left" ? "right" : "left"];

@@ -14,6 +14,7 @@ const NAME = 200;
 /** The text of a token as nodes, with invisible characters made visible. */
 export function text(texts, trajectory, at) {
   const id = trajectory.ids[at];
+  if (trajectory.pictureAt(at)) return [element("span", { class: "g" }, "picture")];
   const known = id === UNKNOWN ? undefined : texts.of(id);
   const split = texts.split(trajectory.ids, at, trajectory.loaded);
   if (known === undefined) return [element("span", { class: "g" }, "no text")];
@@ -42,7 +43,15 @@ export function facts(trajectory, at) {
   const nats = trajectory.entropy[at];
   const id = trajectory.ids[at] === UNKNOWN ? "–" : String(trajectory.ids[at]);
   const place = `${(at + 1).toLocaleString("en")} of ${trajectory.total.toLocaleString("en")}`;
-  if (!sampled) return [["id", id], ["place", place], ["kind", "prompt"], ["loss mask", String(trajectory.mask[at])], ["turn", String(segment.turn)]];
+  const rest = [["loss mask", String(trajectory.mask[at])], ["turn", String(segment.turn)]];
+  const picture = trajectory.pictureAt(at);
+  if (picture) {
+    const { start, end, sha256, media_type: type, bytes } = picture;
+    const [first, last] = [start + 1, end].map((value) => value.toLocaleString("en"));
+    const tokens = (end - start).toLocaleString("en");
+    return [["id", id], ["kind", "picture"], ["format", type], ["bytes", bytes.toLocaleString("en")], ["tokens", tokens], ["places", `${first} to ${last}`], ["sha256", sha256], ...rest];
+  }
+  if (!sampled) return [["id", id], ["place", place], ["kind", "prompt"], ...rest];
   const logprob = trajectory.logprobs[at];
   const rank = trajectory.rank[at];
   const until = policy?.until ? `${policy.epoch} to ${policy.until}` : policy && epochOf(policy);
@@ -82,8 +91,10 @@ export function adapterOf(span) {
 }
 
 /** The details of the chosen token. */
-export function card(texts, trajectory, at) {
-  return [element("div", { class: "text", tabindex: "0", role: "group", "aria-label": "Text of the token" }, text(texts, trajectory, at)), numbers(facts(trajectory, at).map(([name, value]) => [name, swatch(name, value, trajectory.entropy[at])]))];
+export function card(texts, pictures, trajectory, at) {
+  const picture = trajectory.pictureAt(at);
+  const shown = picture ? pictures.frame(trajectory.head.session, picture, true) : element("div", { class: "text", tabindex: "0", role: "group", "aria-label": "Text of the token" }, text(texts, trajectory, at));
+  return [shown, numbers(facts(trajectory, at).map(([name, value]) => [name, swatch(name, value, trajectory.entropy[at])]))];
 }
 
 /** The tooltip of a token. */
@@ -111,10 +122,12 @@ export function about(trajectory, survey) {
   const epochs = [...new Set(head.policy.map(epochOf))];
   const trained = head.segments.reduce((sum, segment) => sum + (segment.loss_mask ? segment.end - segment.start : 0), 0);
   const count = (value) => value.toLocaleString("en");
+  const inPictures = trajectory.pictures.reduce((sum, { start, end }) => sum + end - start, 0);
   const sources = [...new Set(head.turns.map((turn) => methodOf(turn.measured)).filter(Boolean))];
   return numbers([
     ["tokens", count(trajectory.total)],
     ["sampled", count(survey.sampled.length)],
+    ["pictures", inPictures ? `${count(trajectory.pictures.length)}, ${count(inPictures)} tokens` : null],
     ["trained here", trajectory.live ? null : count(trained)],
     ["mean entropy", `${shown(survey.mean)} nats`],
     ["spikes", `${count(survey.spikes.length)} from ${shown(survey.threshold)} nats`],

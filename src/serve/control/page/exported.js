@@ -30,15 +30,20 @@ export function file(trajectory, sheet, { title, table, plots, colours }) {
   for (const segment of trajectory.segments) {
     const kind = kindOf(trajectory, segment);
     out.push("<h2>", escape(sheet.title(trajectory, segment, kind)), "</h2><pre class=\"", kind, "\">");
-    for (let at = segment.start; at < Math.min(segment.end, trajectory.loaded); at++) out.push(token(trajectory, sheet.shapes, at));
+    for (let at = segment.start; at < Math.min(segment.end, trajectory.loaded); at = trajectory.next(at)) out.push(token(trajectory, sheet, at));
     out.push("</pre>");
   }
   out.push("</body></html>\n");
   return out;
 }
 
-function token(trajectory, shapes, at) {
-  const shape = shapes.of(trajectory, at);
+function token(trajectory, sheet, at) {
+  const picture = trajectory.pictureAt(at);
+  if (picture) {
+    const hint = facts(trajectory, at).map(([name, value]) => `${name} ${value}`).join("\n");
+    return `<span class="${classes(trajectory, at, { kind: "picture" })}" title="${escape(hint)}">${escape(`[${sheet.label(at)}]`)}</span>`;
+  }
+  const shape = sheet.shapes.of(trajectory, at);
   const text = shape.rows.map((row) => row.pieces.map(({ text, kind }) => (kind === "plain" ? escape(text) : `<span class="g${kind === "odd" ? " odd" : ""}">${escape(text)}</span>`)).join("")).join("\n");
   const hint = trajectory.isSampled(at) ? facts(trajectory, at).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join("\n") : `id ${trajectory.ids[at]}`;
   return `<span class="${classes(trajectory, at, shape)}" title="${escape(hint)}">${text}</span>`;

@@ -16,14 +16,15 @@ export function find(trajectory, texts, query) {
   return found;
 }
 
-/** The text of the loaded tokens, and the index of the first character of each. Tokens without a text have none. */
-function joined({ ids, loaded }, texts) {
+/** The text of the loaded tokens, and the index of the first character of each. Tokens of pictures and those without a text have none. */
+function joined(trajectory, texts) {
+  const { ids, loaded } = trajectory;
   const starts = new Uint32Array(loaded);
   const all = [];
   let length = 0;
   for (let at = 0; at < loaded; at++) {
     starts[at] = length;
-    let text = ids[at] === UNKNOWN ? "" : texts.of(ids[at]) ?? "";
+    let text = ids[at] === UNKNOWN || trajectory.pictureAt(at) ? "" : texts.of(ids[at]) ?? "";
     if (text.includes("\ufffd")) {
       // the characters that several tokens share belong to the last of them
       const split = texts.split(ids, at, loaded);

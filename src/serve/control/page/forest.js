@@ -60,7 +60,7 @@ export class Forest {
     const bad = turn.fault ? element("span", { class: "fault" }, turn.fault.replaceAll("_", " ")) : null;
     return element("li", { class: "turn" }, element("span", { class: "rails", "aria-hidden": "true" }, rails),
       element("button", { type: "button", class: "row", "data-turn": turn.turn, "aria-current": String(open.has(turn.turn)), onclick: () => this.onOpen(this.leafOf(turn.turn), turn.turn) },
-        element("span", { class: "name" }, `turn ${turn.turn} `, why, role), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), mean, who, bad)));
+        element("span", { class: "name" }, `turn ${turn.turn} `, why, role), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), pictures(turn.images), mean, who, bad)));
   }
 
   /** The leaf that is reached from `turn` by following the last child each time. */
@@ -71,6 +71,11 @@ export class Forest {
       at = below.at(-1).turn;
     }
   }
+}
+
+/** The number of the pictures that are new in the prompt of a turn, if it has any. */
+function pictures(images) {
+  return images ? element("span", {}, images.length === 1 ? "1 picture" : `${images.length.toLocaleString("en")} pictures`) : null;
 }
 
 /** The class of a turn, if it is another than that of the turn before. */

@@ -32,11 +32,12 @@ export function before(list, turn) {
   return tokens;
 }
 
-/** The ids that are new in the prompt of a turn. */
+/** The ids that are new in the prompt of a turn and its pictures, as a text that equal prompts share. */
 async function promptOf({ session, list, version }, turn, signal) {
-  if (turn.prompt_tokens === 0) return [];
   const path = `/v1/sessions/${encodeURIComponent(session)}/paths/${turn.turn}?version=${version}`;
-  return (await get(`${path}&from=${before(list, turn)}&limit=${turn.prompt_tokens}`, signal)).token_ids;
+  const reading = turn.prompt_tokens ? get(`${path}&from=${before(list, turn)}&limit=${turn.prompt_tokens}`, signal) : null;
+  const pictures = (turn.images ?? []).map(({ start, end, sha256 }) => [start, end, sha256]);
+  return JSON.stringify([(await reading)?.token_ids, pictures]);
 }
 
 /** Whether the prompt of a turn is known. */
@@ -52,10 +53,10 @@ export async function samplesOf(of, number, signal) {
   const found = candidates(of.list, turn);
   // a turn of cause `sample` repeats a prompt, so a single other turn has the prompt of all
   if (found.filter((one) => one.cause !== "sample").length <= 1) return found;
-  const wanted = String(await promptOf(of, turn, signal));
+  const wanted = await promptOf(of, turn, signal);
   const same = new Set([number]);
   await each(found, async (one) => {
-    if (one.turn !== number && String(await promptOf(of, one, signal)) === wanted) same.add(one.turn);
+    if (one.turn !== number && (await promptOf(of, one, signal)) === wanted) same.add(one.turn);
   });
   return found.filter((one) => same.has(one.turn));
 }
@@ -72,7 +73,7 @@ export function siblings(list, number) {
  */
 export async function samplesElsewhere(of, number, names, onProgress, signal) {
   const turn = of.list[number];
-  const wanted = String(await promptOf(of, turn, signal));
+  const wanted = await promptOf(of, turn, signal);
   const found = new Map();
   let done = 0;
   await each(names, async (name) => {
@@ -80,7 +81,7 @@ export async function samplesElsewhere(of, number, names, onProgress, signal) {
     const other = await sessionOf(name, signal).catch((error) => (signal.aborted ? Promise.reject(error) : null));
     for (const one of other?.list ?? []) {
       if (one.parent !== null || one.prompt_tokens !== turn.prompt_tokens || !isKnown(one)) continue;
-      if (String(await promptOf(other, one, signal)) === wanted) found.set(name, [other, [...(found.get(name)?.[1] ?? []), one]]);
+      if ((await promptOf(other, one, signal)) === wanted) found.set(name, [other, [...(found.get(name)?.[1] ?? []), one]]);
     }
     onProgress(++done);
   });

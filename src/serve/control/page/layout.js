@@ -62,6 +62,9 @@ export class Shapes {
   }
 }
 
+/** The number of lines of a picture, as in the style sheet. */
+const TALL = 5;
+
 /** The lines. Each begins at row `row` of token `token`, in segment `segment`; `head` is true for the heading of a segment. */
 export class Layout {
   constructor(trajectory, shapes, columns) {
@@ -85,7 +88,14 @@ export class Layout {
       begin(segment.start, 0, number, true);
       const end = Math.min(segment.end, trajectory.loaded);
       if (end > segment.start) begin(segment.start, 0, number, false);
-      for (let at = segment.start; at < end; at++) {
+      for (let at = segment.start; at < end; at = trajectory.next(at)) {
+        const picture = trajectory.pictureAt(at);
+        if (picture) {
+          if (column > 0) begin(at, 0, number, false);
+          for (let row = 1; row < TALL; row++) begin(at, row, number, false);
+          if (picture.end < end) begin(picture.end, 0, number, false);
+          continue;
+        }
         const { rows, opens } = shapes.of(trajectory, at);
         rows.forEach(({ width }, row) => {
           const isNew = row > 0;

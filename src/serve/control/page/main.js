@@ -13,6 +13,7 @@ import { legend } from "./legend.js";
 import { copy } from "./link.js";
 import { watch } from "./live.js";
 import { PathView } from "./path.js";
+import { Pictures } from "./pictures.js";
 import { SamplesView } from "./samples.js";
 import { Sessions } from "./sessions.js";
 import { Texts } from "./texts.js";
@@ -22,10 +23,10 @@ const open = { session: null, list: [], running: [], version: 1 };
 /** The name of the open view, and the path that is kept for a comparison. */
 let [shown, kept] = ["path", null];
 
-const texts = new Texts();
+const [texts, pictures] = [new Texts(), new Pictures()];
 const announce = (text) => { part("status").textContent = text; };
-const view = new PathView({ texts, onLeaf: () => draw(), onEnd: ended });
-const compare = new CompareView({ texts, announce, onBack: back });
+const view = new PathView({ texts, pictures, onLeaf: () => draw(), onEnd: ended });
+const compare = new CompareView({ texts, pictures, announce, onBack: back });
 const samples = new SamplesView({
   announce, listed: () => sessions.rows.filter((row) => !row.unlisted).map((row) => row.session),
   onOpen: ({ session, leaf }) => go({ view: "path", session, leaf, at: null }, true),

@@ -29,9 +29,9 @@ export class PathView {
   /** Whether the open path is read to its end. */
   isWhole = false;
 
-  constructor({ texts, onLeaf, onEnd }) {
-    Object.assign(this, { texts, onLeaf, onEnd });
-    this.sheet = new Sheet(part("tokens"), texts, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
+  constructor({ texts, pictures, onLeaf, onEnd }) {
+    Object.assign(this, { texts, pictures, onLeaf, onEnd });
+    this.sheet = new Sheet(part("tokens"), texts, pictures, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
     this.findBar = new FindBar(this.sheet, texts, (text) => this.announce(text));
     const { sheet } = this;
     this.actions = {
@@ -41,7 +41,7 @@ export class PathView {
       match: (place) => this.findBar.next(place === 0 ? 1 : -1),
       trained: () => this.#emphasise(),
       save: () => this.save(),
-      step: (place) => sheet.choose(place === 0 ? Math.max(0, sheet.chosen - 1) : sheet.chosen + 1),
+      step: (place) => sheet.step(place === 0 ? -1 : 1),
       line: (place) => this.trajectory && sheet.line(place === 0 ? -1 : 1),
       end: (place) => sheet.choose(place === 0 ? 0 : (sheet.trajectory?.loaded ?? 0) - 1),
     };
@@ -195,7 +195,7 @@ export class PathView {
 
   #picked(at) {
     if (!this.trajectory) return; // the next path is being loaded
-    part("details").replaceChildren(...card(this.texts, this.trajectory, at));
+    part("details").replaceChildren(...card(this.texts, this.pictures, this.trajectory, at));
     mark(this.#plot, this.survey, at);
     const address = this.address();
     // a path that is still being read may be covered by another view

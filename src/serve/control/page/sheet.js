@@ -3,6 +3,7 @@
 import { element } from "./element.js";
 import { label } from "./glyph.js";
 import { Layout, Shapes } from "./layout.js";
+import { captions } from "./pictures.js";
 import { shown, step } from "./scale.js";
 
 /** The height of a line in pixels, as in the style sheet. */
@@ -28,11 +29,11 @@ export function classes(trajectory, at, shape) {
 
 /**
  * The view. Calls `onPick` with the chosen token, and `onPoint` with the token under the pointer, or -1. `prefix` begins the ids of the
- * tokens' elements; `paint` returns the CSS classes of a token.
+ * tokens' elements; `paint` returns the CSS classes of a token. The tokens of a picture are one element, that of the first of them.
  */
 export class Sheet {
-  constructor(root, texts, { onPick, onPoint, prefix = "t", paint = classes }) {
-    Object.assign(this, { root, onPick, prefix, paint });
+  constructor(root, texts, pictures, { onPick, onPoint, prefix = "t", paint = classes }) {
+    Object.assign(this, { root, pictures, onPick, prefix, paint });
     this.shapes = new Shapes(texts);
     this.marks = null;
     /** The scroll position of the last rendering, in pixels. */
@@ -88,11 +89,12 @@ export class Sheet {
     this.repaint();
   }
 
-  /** The scroll position: the token at the top, whether its heading is there, and the pixels of the line that are scrolled away. */
+  /** The scroll position: the token at the top, whether its heading is there, and the pixels of both that are scrolled away. */
   place() {
     const { layout, root } = this;
     const top = Math.max(0, Math.min(layout.count - 1, Math.floor(root.scrollTop / LINE)));
-    return { at: layout.token[top] ?? 0, isHead: layout.head[top] ?? false, pixels: root.scrollTop - top * LINE };
+    const [at, isHead] = [layout.token[top] ?? 0, layout.head[top] ?? false];
+    return { at, isHead, pixels: root.scrollTop - (layout.lineOf(at) - Number(isHead)) * LINE };
   }
 
   /** Scrolls to a position of this trajectory, or of one with the same tokens. */
@@ -128,10 +130,12 @@ export class Sheet {
   render(room = SPARE) {
     if (!this.layout || this.layout.of !== this.trajectory) return;
     this.top = this.root.scrollTop;
-    const first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
+    let first = Math.max(0, Math.floor(this.root.scrollTop / LINE));
+    // the element of a picture is in its first line
+    while (this.layout.row[first] > 0 && this.trajectory.pictureAt(this.layout.token[first])) first--;
     const last = Math.min(this.layout.count - 1, Math.ceil((this.root.scrollTop + this.root.clientHeight) / LINE));
     let [from, to, spare] = [first, last, room];
-    const cost = (line) => this.layout.end(line, this.trajectory)[0] - this.layout.token[line] + 1;
+    const cost = (line) => Math.min(WIDEST, this.layout.end(line, this.trajectory)[0] - this.layout.token[line] + 1);
     while (spare > 0 && (from > 0 || to + 1 < this.layout.count) && to - from < last - first + 40) {
       if (to + 1 < this.layout.count) spare -= cost(++to);
       if (from > 0) spare -= cost(--from);
@@ -161,9 +165,14 @@ export class Sheet {
       return node;
     }
     const [end, endRow] = layout.end(line, trajectory);
-    for (let at = layout.token[line]; at < end || (at === end && endRow > 0); at++) {
-      const shape = this.shapes.of(trajectory, at);
+    for (let at = layout.token[line]; at < end || (at === end && endRow > 0); at = trajectory.next(at)) {
       const from = at === layout.token[line] ? layout.row[line] : 0;
+      const picture = trajectory.pictureAt(at);
+      if (picture) {
+        if (from === 0) node.append(this.#picture(picture));
+        continue;
+      }
+      const shape = this.shapes.of(trajectory, at);
       const to = at === end ? endRow : shape.rows.length;
       for (let row = from; row < to; row++) {
         const { pieces } = shape.rows[row];
@@ -185,6 +194,12 @@ export class Sheet {
     return node;
   }
 
+  #picture(picture) {
+    const [{ trajectory, prefix, chosen }, { start }] = [this, picture];
+    return element("span", { class: this.paint(trajectory, start, { kind: "picture" }), role: "option", id: prefix + start, "data-at": start, "aria-selected": String(start === chosen) },
+      element("span", { class: "hidden" }, "picture"), this.pictures.frame(trajectory.head.session, picture), element("span", { class: "caption" }, captions(picture).map((line) => element("span", {}, line))));
+  }
+
   /** The heading of a segment. */
   title(trajectory, { turn, start, end, loss_mask: trained, context, isCut }, kind) {
     const about = trajectory.turns.get(turn);
@@ -194,19 +209,31 @@ export class Sheet {
     const finish = kind === "response" && !isCut && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
     const mask = kind === "response" && about && !about.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
     const other = context === "other" ? "context differs · " : "";
-    return `${other}${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${cause}${finish}${fault}${mask}`;
+    const pictures = trajectory.pictures.filter((picture) => picture.start >= start && picture.start < end).length;
+    const shown = pictures ? ` · ${pictures} ${pictures === 1 ? "picture" : "pictures"}` : "";
+    return `${other}${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${shown}${cause}${finish}${fault}${mask}`;
   }
 
   /** The label of a token for screen readers. */
   label(at) {
+    const picture = this.trajectory.pictureAt(at);
+    if (picture) return `picture, ${captions(picture).join(", ")}`;
     const text = this.shapes.of(this.trajectory, at).rows.flatMap((row) => row.pieces).map((piece) => piece.text).join("");
     const numbers = this.trajectory.isSampled(at) ? `entropy ${shown(this.trajectory.entropy[at])} nats, logprob ${shown(this.trajectory.logprobs[at])}` : "prompt";
     return `${text.trim() || "space"}, token ${at + 1}, ${numbers}`;
   }
 
-  /** Chooses a token and scrolls it into view. */
-  choose(at, centre = true) {
-    if (!this.trajectory || at < 0 || at >= this.trajectory.loaded) return;
+  /** Chooses the token before or after the chosen one; `by` is 1 or -1. */
+  step(by) {
+    if (!this.trajectory) return;
+    if (by < 0) this.choose(Math.max(0, this.chosen - 1));
+    else this.choose(this.chosen < 0 ? 0 : this.trajectory.next(this.chosen));
+  }
+
+  /** Chooses a token, or the picture that has it, and scrolls it into view. */
+  choose(token, centre = true) {
+    if (!this.trajectory || token < 0 || token >= this.trajectory.loaded) return;
+    const at = this.trajectory.first(token);
     this.#unselect();
     this.chosen = at;
     const top = this.layout.lineOf(at) * LINE;
@@ -217,7 +244,8 @@ export class Sheet {
     this.#soon();
     const node = document.getElementById(this.prefix + at);
     node?.setAttribute("aria-selected", "true");
-    node?.setAttribute("aria-label", this.label(at));
+    // a picture is named by its text
+    if (!this.trajectory.pictureAt(at)) node?.setAttribute("aria-label", this.label(at));
     this.root.setAttribute("aria-activedescendant", this.prefix + at);
     this.onPick(at);
   }
@@ -240,7 +268,7 @@ export class Sheet {
     const { layout } = this;
     for (let line = layout.lineOf(Math.max(0, this.chosen)) + by; line >= 0 && line < layout.count; line += by) {
       // skip a token that continues from the line before
-      const first = layout.token[line] + Number(layout.row[line] > 0);
+      const first = layout.row[line] > 0 ? this.trajectory.next(layout.token[line]) : layout.token[line];
       if (!layout.head[line] && layout.lineOf(first) === line) return this.choose(first);
     }
   }

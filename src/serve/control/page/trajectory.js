@@ -17,6 +17,8 @@ export class Trajectory {
     this.#room(this.total);
     this.segments = head.segments;
     this.turns = new Map(head.turns.map((turn) => [turn.id, turn]));
+    /** The pictures of the prompts in their order. The tokens of each are shown as one. */
+    this.pictures = this.#placed(head.images ?? []);
     this.inside = false;
     this.segment = 0;
   }
@@ -100,6 +102,38 @@ export class Trajectory {
       else high = middle - 1;
     }
     return this.segments[low];
+  }
+
+  /** The pictures that lie in one segment and overlap no other: a damaged log can have any positions. */
+  #placed(images) {
+    let last = 0;
+    return images.filter(({ start, end }) => {
+      const fits = start >= last && start < end && end <= this.segmentOf(start)?.end;
+      if (fits) last = end;
+      return fits;
+    });
+  }
+
+  /** The picture that has this token; null if none has. */
+  pictureAt(at) {
+    let [low, high] = [0, this.pictures.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.pictures[middle].end <= at) low = middle + 1;
+      else high = middle;
+    }
+    const picture = this.pictures[low];
+    return picture && picture.start <= at ? picture : null;
+  }
+
+  /** The first token of the picture that has this token, else the token. */
+  first(at) {
+    return this.pictureAt(at)?.start ?? at;
+  }
+
+  /** The token after this one, or after its picture. */
+  next(at) {
+    return this.pictureAt(at)?.end ?? at + 1;
   }
 
   turnOf(at) {
