@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import math
 import re
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,9 +19,12 @@ from typing import Any
 import pytest
 from conftest import Demo
 from test_entropies import END, PROMPT, START, path
+from test_pixels import picture
 
 import tokentap
 from tokentap import Client, notebook
+from tokentap.call import Call, Reply
+from tokentap.errors import ConnectionFailed, HttpError, TokentapError
 from tokentap.glyphs import glyphs
 from tokentap.scale import ABSENT
 from tokentap.texts import Texts
@@ -25,7 +33,7 @@ from tokentap.texts import Texts
 class Page(HTMLParser):
     """The elements of a view; fails for elements that do not nest."""
 
-    VOID = ("path", "rect")
+    VOID = ("path", "rect", "img")
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -60,7 +68,7 @@ class Page(HTMLParser):
 
 
 ALLOWED = {
-    "div", "style", "span", "strong", "p", "figure", "figcaption", "svg", "path", "rect", "text", "title",
+    "div", "style", "span", "strong", "p", "figure", "figcaption", "svg", "path", "rect", "text", "title", "img",
 }  # fmt: skip
 
 HOSTILE = [
@@ -73,8 +81,13 @@ def check(html: str) -> Page:
     """Parses a view and checks that it is self-contained."""
     page = Page(html)
     assert {tag for tag, _ in page.elements} <= ALLOWED
-    for _, attributes in page.elements:
-        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "style")]
+    for tag, attributes in page.elements:
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("src", "href", "style")[tag == "img" :]
+        ]
+        assert tag != "img" or re.fullmatch(
+            r"data:image/(png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/]+=*", attributes["src"] or ""
+        )
     assert html.count("<style>") == 1
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     assert "url(" not in style
@@ -239,6 +252,180 @@ def test_a_path_without_thinking_has_no_split(client: Client, session: str) -> N
     check(both.html)
     assert repr(both).startswith(f"<tokentap: session {session}")
     assert "<div" not in repr(both)
+
+
+PLACEHOLDER = 90
+
+
+class Store:
+    """A client that has these pictures, by digest."""
+
+    def __init__(self, files: Iterable[bytes]) -> None:
+        self.files = {hashlib.sha256(data).hexdigest(): data for data in files}
+        self.asked: list[str] = []
+        self.failure: TokentapError | None = None
+
+    def send(self, call: Call[Any]) -> Any:
+        if call.target == "/detokenize":
+            ids = json.loads(call.body or b"")["tokens"]
+            return call.answer(Reply(200, {}, json.dumps({"text": ["t" for _ in ids]}).encode()))
+        route, sha256 = call.target.rsplit("/", 1)
+        assert re.fullmatch(r"/v1/sessions/s-\d+/images", route)
+        assert (call.method, call.control) == ("GET", True)
+        self.asked.append(sha256)
+        if self.failure is not None:
+            raise self.failure
+        return call.answer(Reply(200, {}, self.files[sha256]))
+
+
+def pictured(*files: bytes, tokens: int = 1000, **members: Any) -> dict[str, Any]:
+    """A path whose first prompt has these pictures, each with so many tokens and one token before and after it."""
+    prompt: list[int] = []
+    images = []
+    for data in files:
+        prompt += [1, *[PLACEHOLDER] * tokens]
+        sha256 = hashlib.sha256(data).hexdigest()
+        place = {"turn": 0, "start": len(prompt) - tokens, "end": len(prompt)}
+        images.append({**place, "sha256": sha256, "media_type": "image/png", "bytes": len(data), "available": True})
+    return path(([*prompt, 2], [3, 4, 5]), images=images, think={"start": 8, "end": 9}, **members)
+
+
+def view_of(of: dict[str, Any], store: Store | None, **options: Any) -> Page:
+    return check(notebook.show(of, store, think=(START, END), limit=100_000, **options).html)  # type: ignore[arg-type]
+
+
+def images(page: Page) -> list[dict[str, str | None]]:
+    return [attributes for tag, attributes in page.elements if tag == "img"]
+
+
+def png_header(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height) + b"\x08\x02\0\0\0"
+
+
+def test_picture_is_one_element_with_its_bytes() -> None:
+    files = [picture(kind, 64, 48) for kind in ("PNG", "JPEG", "GIF", "WEBP", "BMP")]
+    of, store = pictured(*files), Store(files)
+    page = view_of(of, store)
+    found = images(page)
+    assert [base64.b64decode((one["src"] or "").split(",")[1]) for one in found] == files
+    kinds = [(one["src"] or "").split(";")[0] for one in found]
+    assert kinds == [f"data:image/{kind}" for kind in ("png", "jpeg", "gif", "webp", "bmp")]
+    assert found[1]["alt"] == "picture, 64 x 48 pixels, 1,000 tokens, 1,003 to 2,002"
+    text = "".join(text for classes, text in page.runs if classes == "p")
+    assert text.count("t") >= 6
+    assert "⟨90⟩" not in page.text
+    assert all(sha256 in page.text for sha256 in store.files)
+    # the numbers are those of all tokens
+    assert "3 of 3 sampled tokens measured" in page.text
+    assert f"{len(of['token_ids']) - 3:,} tokens" in page.text
+    # a range that begins inside of a picture
+    part = check(notebook.tokens(of, store, start=1500, limit=600).html)  # type: ignore[arg-type]
+    assert len(images(part)) == 2
+
+
+def test_hostile_pictures_are_not_embedded() -> None:
+    html = b"<script>alert(1)</script>"
+    files = [
+        b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
+        html,
+        b"\x89PNG\r\n\x1a\n" + html,
+        png_header(100_000, 100_000),
+        b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff" * 6,
+    ]
+    page = view_of(pictured(*files), Store(files))
+    assert images(page) == []
+    assert page.text.count("not shown, not a picture of a known size") == 3
+    assert "not shown, 100,000 x 100,000 pixels" in page.text
+    # what tokentap has recognised as another content is not read
+    of, store = pictured(*files), Store(files)
+    for image in of["images"]:
+        image["media_type"] = "application/octet-stream"
+    assert view_of(of, store).text.count("not a picture that is shown") == len(files)
+    assert store.asked == []
+    # markup in a valid picture stays base64
+    polyglot = picture("PNG", 2, 2) + html
+    page = view_of(pictured(polyglot), Store([polyglot]))
+    assert len(images(page)) == 1
+    assert "alert" not in page.text
+
+
+def test_number_bytes_and_pixels_of_pictures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [picture("PNG", 10, 10 + at) for at in range(30)]
+    of, store = pictured(*small, tokens=2), Store(small)
+    assert (len(images(view_of(of, store))), len(store.asked)) == (notebook.PICTURES, notebook.PICTURES)
+    assert len(images(view_of(of, store, pictures=3))) == 3
+    store.asked.clear()
+    assert images(view_of(of, store, pictures=0)) == []
+    assert store.asked == []
+    assert "not shown without client=" in view_of(of, None).text
+    # the sums of a view; a picture that does not fit leaves room for a smaller one
+    large = [png_header(6000, 5000), png_header(5000, 4000), *small[:2]]
+    page = view_of(pictured(*large), Store(large))
+    assert [(one["alt"] or "").split(" pixels")[0] for one in images(page)] == [
+        "picture, 6,000 x 5,000",
+        "picture, 10 x 10",
+        "picture, 10 x 11",
+    ]
+    monkeypatch.setattr(notebook, "_BYTES", len(small[0]) + 10)
+    store = Store(small)
+    page = view_of(of, store)
+    assert (len(images(page)), len(store.asked)) == (1, 1)
+    assert page.text.count("too many bytes") == len(small) - 1
+    # the declared number of bytes is wrong
+    of["images"][0]["bytes"] = 1
+    monkeypatch.setattr(notebook, "_BYTES", len(small[0]) - 1)
+    page = view_of({**of, "images": of["images"][:1]}, Store(small))
+    assert images(page) == []
+    assert "too many bytes" in page.text
+
+
+def test_picture_that_cannot_be_read_says_why() -> None:
+    file = picture("PNG", 4, 4)
+    of = pictured(file, file)
+    store = Store([file])
+    store.failure = HttpError("no picture", status=404)
+    page = view_of(of, store)
+    assert len(store.asked) == 2
+    assert "not read (no picture" in page.text
+    # without a reply the next one would wait as long
+    store.failure = ConnectionFailed("refused")
+    store.asked.clear()
+    page = view_of(of, store)
+    assert len(store.asked) == 1
+    assert images(page) == []
+    of["images"][0]["available"] = False
+    assert "not available" in view_of(of, store).text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sha256": "../../x"},
+        {"sha256": "\ud800"},
+        {"sha256": None},
+        {"bytes": "<b>"},
+        {"bytes": None},
+        {"start": -5},
+        {"start": 10**9, "end": 10**9 + 1},
+        {"end": 10**9},
+        {"end": "x"},
+        {"start": 5, "end": 5},
+        {"media_type": "<script>\ud800"},
+        {"available": "yes"},
+    ],
+)
+def test_pictures_of_a_damaged_file_are_text(change: dict[str, Any]) -> None:
+    file = picture("PNG", 4, 4)
+    of, store = pictured(file, file, tokens=9), Store([file])
+    of["images"][0].update(change)
+    page = view_of(of, store)
+    assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in store.asked)
+    assert len(images(page)) == 1, "the other picture is shown"
+    assert page.runs[-1][1].startswith("ttt"), "no token is hidden"
+    of["session"] = "../other\ud800"
+    asked = len(store.asked)
+    view_of(of, store)
+    assert len(store.asked) == asked, "no request for a name that is none"
 
 
 def test_only_the_standard_library_is_imported() -> None:

@@ -7,10 +7,13 @@ works in a saved notebook and without tokentap. The client needs the standard li
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from .call import Call, Reply, target
 from .client import Client
 from .entropies import (
     THINK,
@@ -26,7 +29,10 @@ from .entropies import (
     several,
     think_ids,
 )
+from .errors import TokentapError
 from .glyphs import glyphs, label
+from .pixels import MEDIA_TYPES, size_of
+from .routes import SESSION
 from .scale import COLOURS, MOST, STEPS, bar, colour, nats, ramp, shown, step
 from .texts import LOST, Texts
 
@@ -34,6 +40,12 @@ __all__ = ["View", "curve", "histogram", "show", "split", "tokens"]
 
 LIMIT = 3000
 """The default of the maximum number of tokens that are shown."""
+
+PICTURES = 20
+"""The default of the maximum number of pictures that are read."""
+
+_BYTES, _PIXELS = 4_000_000, 40_000_000
+"""The maximum bytes and pixels of the pictures of a view. A decoded pixel has 4 bytes."""
 
 _THINK = ThinkIds | Mapping[str, int] | None
 
@@ -69,17 +81,19 @@ def show(
     think: _THINK = None,
     start: int = 0,
     limit: int = LIMIT,
+    pictures: int = PICTURES,
 ) -> View:
     """A path: its tokens, the entropy along them, their histogram, and the split of thinking and answer.
 
     `path` is one of `client.trajectories(session)["trajectories"]`. With a `client` the texts of tokens come from
     the engine's tokenizer, and the think tokens from tokentap. Both can be given instead: `texts` by id, and `think`,
     the ids of the tokens that open and close thinking. `limit` tokens are shown, from position `start` on. The numbers
-    are those of the whole path. Raises ValueError if it is not a path.
+    are those of the whole path. With a `client` up to `pictures` pictures of the prompts are read and embedded. Raises
+    ValueError if it is not a path.
     """
     ids = think_ids([path], client, think)
     entropies = Entropies.of(path, ids)
-    view = _tokens(path, entropies, Texts(texts, client), start, limit)
+    view = _tokens(path, entropies, Texts(texts, client), _Pictures(path, client, pictures), start, limit)
     plots = [_curve(entropies), _histogram(Histogram.over([entropies])), _split([(path, entropies)], [entropies])]
     return View(view.title, view._body, f'<div class="plots">{"".join(plots)}</div>')
 
@@ -92,10 +106,11 @@ def tokens(
     think: _THINK = None,
     start: int = 0,
     limit: int = LIMIT,
+    pictures: int = PICTURES,
 ) -> View:
     """The tokens of a path, coloured by entropy, with a legend. The arguments are those of `show`."""
     entropies = Entropies.of(path, think_ids([path], client, think))
-    return _tokens(path, entropies, Texts(texts, client), start, limit)
+    return _tokens(path, entropies, Texts(texts, client), _Pictures(path, client, pictures), start, limit)
 
 
 def curve(path: Path, client: Client | None = None, *, think: _THINK = None) -> View:
@@ -129,7 +144,7 @@ def _measured(mean: Mean) -> str:
 # The tokens
 
 
-def _tokens(path: Path, entropies: Entropies, texts: Texts, start: int, limit: int) -> View:
+def _tokens(path: Path, entropies: Entropies, texts: Texts, pictures: _Pictures, start: int, limit: int) -> View:
     count = len(path["token_ids"])
     start = min(max(0, start), count)
     end = min(count, start + max(0, limit))
@@ -151,6 +166,10 @@ def _tokens(path: Path, entropies: Entropies, texts: Texts, start: int, limit: i
         if first < last:
             kind = "response" if segment["kind"] == "response" else "between" if number else "prompt"
             out.append(f'<div class="head">{_heading(path, segment, kind)}</div><div class="text {kind}">')
+            for picture in pictures.between(first, last):
+                out.extend(_runs(path, entropies, column, texts, shown_ids, start, first, picture["start"]))
+                out.append(pictures.html(picture))
+                first = max(first, picture["end"])
             out.extend(_runs(path, entropies, column, texts, shown_ids, start, first, last))
             out.append("</div>")
     out.append("</div>")
@@ -263,6 +282,88 @@ def _token(texts: Texts, ids: list[int], at: int) -> tuple[str, str]:
         joint = f'<span class="g">{glyphs(whole)}</span>' if whole else ""
         return "bytes", f"{_OPEN}{glyphs(text.replace(LOST, '··'))}{_CLOSE}{joint}"
     return "", glyphs(text)
+
+
+# The pictures
+
+
+class _Pictures:
+    """The pictures of a path as HTML. An agent has chosen their bytes, and a file can have anything in `images`."""
+
+    def __init__(self, path: Path, client: Client | None, most: int) -> None:
+        self._session = str(path.get("session"))
+        self._client = client
+        self._left = max(0, most)
+        self._bytes, self._pixels = _BYTES, _PIXELS
+        self._placed: list[Mapping[str, Any]] = []
+        last = 0
+        for image in path.get("images") or ():
+            start, end = image.get("start"), image.get("end")
+            if not isinstance(start, int) or not isinstance(end, int) or not last <= start < end:
+                continue
+            if any(segment["start"] <= start and end <= segment["end"] for segment in path["segments"]):
+                self._placed.append(image)
+                last = end
+
+    def between(self, first: int, last: int) -> list[Mapping[str, Any]]:
+        """The pictures that have one of these tokens."""
+        return [image for image in self._placed if image["start"] < last and image["end"] > first]
+
+    def html(self, image: Mapping[str, Any]) -> str:
+        """The picture, or why it is not shown, with what identifies it."""
+        start, end = image["start"], image["end"]
+        place = f"1 token, {end:,}" if end - start == 1 else f"{end - start:,} tokens, {start + 1:,} to {end:,}"
+        size = image.get("bytes")
+        own = [image.get("media_type"), f"{size:,} bytes" if isinstance(size, int) else "unknown size"]
+        data, what = self._embedded(image)
+        picture = f'<img alt="picture, {what}{place}" src="{data}"/>' if data else ""
+        caption = label(f"{what}{own[0]}, {own[1]}, {place}, sha256 {image.get('sha256')}", 400)
+        return f'<span class="picture">{picture}<span class="g">{caption}</span></span>'
+
+    def _embedded(self, image: Mapping[str, Any]) -> tuple[str | None, str]:
+        """The picture as a data URI, and its size; without one, why it is not shown."""
+        size, sha256 = image.get("bytes"), str(image.get("sha256"))
+        is_named = SESSION.fullmatch(self._session) and re.fullmatch("[0-9a-f]{64}", sha256)
+        if image.get("available") is not True or not isinstance(size, int) or not is_named:
+            return None, "not available: "
+        if image.get("media_type") not in MEDIA_TYPES:
+            return None, "not a picture that is shown: "
+        if self._left == 0:
+            return None, "not shown (pictures=): "
+        if self._client is None:
+            return None, "not shown without client=: "
+        if size > self._bytes:
+            return None, "not shown, too many bytes: "
+        self._left -= 1
+        try:
+            data = self._client.send(_image(self._session, sha256))
+        except TokentapError as error:
+            if error.status is None:
+                self._client = None  # the next one would wait as long
+            return None, f"not read ({error}): "
+        found = size_of(data)
+        if found is None:
+            return None, "not shown, not a picture of a known size: "
+        if len(data) > self._bytes:
+            return None, "not shown, too many bytes: "
+        if found.width * found.height > self._pixels:
+            return None, f"not shown, {found.width:,} x {found.height:,} pixels: "
+        self._bytes -= len(data)
+        self._pixels -= found.width * found.height
+        # the media type is that of the header, so it is never SVG or HTML
+        return (
+            f"data:{found.media_type};base64,{b64encode(data).decode()}",
+            f"{found.width:,} x {found.height:,} pixels, ",
+        )
+
+
+def _image(session: str, sha256: str) -> Call[bytes]:
+    """`GET /v1/sessions/{id}/images/{sha256}`."""
+
+    def read(reply: Reply) -> bytes:
+        return reply.body
+
+    return Call("GET", target("v1", "sessions", session, "images", sha256), read)
 
 
 # The plots
@@ -453,6 +554,9 @@ def _style() -> str:
  .p,.g,.absent{color:var(--quiet)} .think{font-style:italic} .id,.bytes,.g{font-size:.86em}
  .bytes{text-decoration:underline dotted var(--quiet);text-underline-offset:3px}
  .g.odd{color:var(--alarm);border:1px solid currentColor;border-radius:3px;padding:0 1px}
+ .picture{display:flex;flex-wrap:wrap;gap:2px 12px;align-items:center;margin:4px 0;padding:4px 8px}
+ .picture{border:1px solid var(--line);border-radius:6px;width:fit-content;max-width:100%}
+ .picture img{max-width:320px;max-height:200px;margin:0}
  .hidden{margin:6px 0;padding:4px 12px;border:1px dashed var(--quiet);border-radius:6px}
  .plots{display:flex;flex-wrap:wrap;gap:6px 22px} figure{margin:4px 0;flex:1 1 290px;max-width:420px}
  figcaption{color:var(--quiet);font-size:12px} p.absent{margin:4px 0}
