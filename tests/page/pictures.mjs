@@ -58,11 +58,6 @@ function countUrls() {
 /** The picture with this number, scrolled into view and drawn: what its element shows. */
 async function picture(page, start) {
   await page.focus("#tokens");
-  // the address follows the last choice after a while, and would replace the one that is set here
-  await page.waitForFunction(() => {
-    const chosen = document.getElementById("tokens").getAttribute("aria-activedescendant");
-    return !chosen || location.hash.endsWith(`/${chosen.slice(1)}`);
-  });
   await page.evaluate((at) => { location.hash = `${location.hash.split("/").slice(0, 3).join("/")}/${at}`; }, start);
   await page.waitForFunction((at) => document.getElementById("tokens").getAttribute("aria-activedescendant") === `t${at}`, start);
   const drawn = (at) => {

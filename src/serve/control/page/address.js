@@ -44,7 +44,9 @@ let waiting;
 export function replace(address, soon = false) {
   clearTimeout(waiting);
   const put = () => history.replaceState(null, "", format(address));
-  if (soon) waiting = setTimeout(put, SETTLED);
+  const before = location.hash;
+  // a link that was followed meanwhile is not replaced before its event
+  if (soon) waiting = setTimeout(() => location.hash === before && put(), SETTLED);
   else put();
 }
 
