@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokentap::api::generate_request::GenerateInputs;
 use tokentap::api::openai_chat::request::ChatRequest;
 use tokentap::budget::Work;
+use tokentap::chat::image_support::ImageSupport;
 use tokentap::chat::model::ChatModel;
 use tokentap::chat::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use tokentap::chat::reply_reader::ParserSettings;
@@ -76,6 +77,7 @@ impl Conversation {
             session,
             earlier_thinking: EarlierThinking::Keep,
             parser: self.model.parser.clone(),
+            shows_images: false,
         };
         let prepared =
             builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None }).unwrap();
@@ -117,6 +119,7 @@ fn main() {
         defaults: SamplingDefaults::default(),
         parser,
         has_reasoning_parser: false,
+        images: ImageSupport::default(),
         context: None,
     };
     let mut conversation = Conversation { model, store, messages: Vec::new(), tokens: 0 };
@@ -142,12 +145,14 @@ fn main() {
             .generate_request(
                 GenerateInputs {
                     ids,
+                    images: &[],
                     defaults,
                     skip_special: true,
                     require_reasoning: false,
                     served_model: "m",
                     loses_ids: false,
                 },
+                false,
                 &Work::unlimited(),
             )
             .unwrap()

@@ -9,7 +9,7 @@ pub mod drift;
 pub(crate) mod forwarded;
 mod history;
 mod history_change;
-mod image_support;
+pub mod image_support;
 mod limits;
 pub mod media;
 pub(crate) mod message;

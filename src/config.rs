@@ -284,7 +284,7 @@ pub struct LimitConfig {
     /// Longest pause of an upstream reply that is not a generation; such a reply may take six times as long in total; 0 is no limit
     #[arg(long, env = "TOKENTAP_UPSTREAM_TIMEOUT", value_name = "TIME", default_value = "600s", value_parser = duration)]
     pub upstream_timeout: Duration,
-    /// How long the engine may take to begin the reply to a request with pictures, audio or video; then it is aborted and refused with 504, because some processors never answer a malformed one; 0 is no limit
+    /// How long the engine may take to begin the reply to a /generate request with pictures, audio or video, and to a chat with pictures that is built from tokens; then it is aborted and refused with 504, because some processors never answer a malformed one. A reply that does not stream begins when it is complete; 0 is no limit
     #[arg(long, env = "TOKENTAP_IMAGE_TIMEOUT", value_name = "TIME", default_value = "1800s", value_parser = duration)]
     pub image_timeout: Duration,
     /// How long running requests may take after SIGTERM

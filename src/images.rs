@@ -58,7 +58,7 @@ impl Image {
         Some(Self::new(bytes.into()))
     }
 
-    /// The number of bytes that the base64 text of a picture stands for. `None` for a text that is none.
+    /// The number of bytes that the base64 text of a picture stands for. `None` for other texts.
     #[must_use]
     pub fn encoded_size(text: &[u8]) -> Option<u64> {
         let encoded = encoded_bytes(text)?;

@@ -87,11 +87,13 @@ pub(crate) fn translate(
     let session = RequestSession { omits_media: true, ..session };
     let Ok(ApiPlan::Generation(plan)) = decoded.plan(session, work) else { return None };
     let ApiGeneration { request, chat: without_media, encoder } = plan;
+    let mut share = work.share();
+    // the pictures are encoded as parts, and then in the body
+    share.insist(conversation.images().map(|image| 2 * image.image.size as usize / 3 * 4).sum());
     let TranslatedChat { body, sampling, rid } = TranslatedChat::try_new(&conversation, &request, engine)?;
     if let Some(without_media) = without_media {
         chat.complete(*without_media);
     }
-    let mut share = work.share();
     share.insist(body.len());
     let chat = EngineChat {
         body: share.hold(body),

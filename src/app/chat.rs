@@ -1,6 +1,9 @@
 //! Decides after each probe whether tokentap or the engine serves chat completions.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
 
 use super::build::EngineSenders;
 use crate::chat::model::Chats;
@@ -8,6 +11,9 @@ use crate::engine::capabilities::{Capabilities, ChatFacts};
 use crate::serve::discovery::Discovery;
 use crate::serve::proxy::Proxy;
 use crate::tokenizer::Renderer;
+
+/// The pause after which an engine is asked about pictures again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// The capabilities of the engine that the decision depends on.
 #[derive(PartialEq)]
@@ -35,11 +41,13 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
     let mut decided_for = None;
     let mut renderer = embedded.clone();
     let mut last_logged = None;
+    // at most one task asks
+    let mut asking = None;
     while upstream.changed().await.is_ok() {
         let found = Arc::clone(&upstream.borrow_and_update());
         let new = EngineFacts::new(&found);
         if decided_for.as_ref() == Some(&new) {
-            ask_images(&proxy);
+            drop(std::mem::replace(&mut asking, ask_images(&proxy)));
             continue;
         }
         let reads_other_files = decided_for.as_ref().is_none_or(|before: &EngineFacts| {
@@ -63,7 +71,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
         let decided = Arc::new(decided);
         engine.chats.send_replace(Arc::clone(&decided));
         engine.discovery.send_replace(Discovery::Decided);
-        ask_images(&proxy);
+        drop(std::mem::replace(&mut asking, ask_images(&proxy)));
         match &*decided {
             Chats::Rendered(model) => {
                 last_logged = None;
@@ -91,13 +99,24 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
     }
 }
 
-/// Asks the engine whether it takes pictures with ids, unless it has answered. Nothing waits for the answer: the first picture of an engine may take
-/// a minute.
-fn ask_images(proxy: &Proxy) {
-    let Chats::Rendered(model) = &**proxy.chats.borrow() else { return };
-    if model.images.is_known() {
-        return;
-    }
+/// Asks the engine whether it takes pictures with ids, again until it answers. Nothing waits for the answer: the first picture of an engine may
+/// take a minute. An engine that replaces another one is asked as well.
+fn ask_images(proxy: &Proxy) -> Option<AbortOnDrop> {
+    let Chats::Rendered(model) = &**proxy.chats.borrow() else { return None };
     let (model, client) = (Arc::clone(model), proxy.engines.any());
-    tokio::spawn(async move { model.images.ask(&model.renderer, &client).await });
+    let asking = tokio::spawn(async move {
+        while !model.images.ask(&model.renderer, &client).await {
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    });
+    Some(AbortOnDrop(asking.abort_handle()))
+}
+
+/// A task that ends when this is dropped.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }

@@ -1,5 +1,6 @@
 //! The parts of a message that are not text.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -69,10 +70,10 @@ impl MediaPart {
 impl Media {
     /// The part as the engine's chat endpoint gets it.
     #[must_use]
-    pub fn part(&self) -> Value {
+    pub fn part(&self) -> Cow<'_, Value> {
         match self {
-            Self::Image(image) => image_part(&image.url(), image.detail.as_deref()),
-            Self::Other(part) => part.clone(),
+            Self::Image(image) => Cow::Owned(image_part(&image.url(), image.detail.as_deref())),
+            Self::Other(part) => Cow::Borrowed(part),
         }
     }
 
@@ -136,7 +137,7 @@ mod tests {
     fn picture_keeps_its_url() {
         for (url, detail) in [(URL, None), (URL, Some("low")), ("iVBORw0KGgo=", None), ("https://host/a.png", None)] {
             let MediaPart { media, .. } = MediaPart::image(0, url, detail);
-            assert_eq!(media.part(), image_part(url, detail), "{url}");
+            assert_eq!(*media.part(), image_part(url, detail), "{url}");
             assert_eq!(matches!(media, Media::Image(_)), !url.starts_with("https"), "{url}");
         }
     }
@@ -155,7 +156,7 @@ mod tests {
             let part = Value::parse(part.as_bytes()).unwrap();
             let MediaPart { media, .. } = MediaPart::of_chat(0, part.clone());
             assert_eq!(matches!(media, Media::Image(_)), is_image, "{part:?}");
-            assert_eq!(media.part(), part);
+            assert_eq!(*media.part(), part);
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod tokens;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -22,9 +23,10 @@ use super::reply_reader::{ParserSettings, RecordedReply};
 use super::returned_reply::ReplyMatcher;
 use crate::budget::Work;
 use crate::config::EarlierThinking;
+use crate::engine::expansion::{self, Placeholder};
 use crate::images::Image;
-use crate::session::{Chat, ReplyChanges, Session, Turn, UnexpandedPath};
-use crate::tokenizer::{Prompt, Renderer, Setting, TokenizerError};
+use crate::session::{Chat, ReplyChanges, Session, Turn};
+use crate::tokenizer::{ImagePlaceholder, Prompt, Renderer, Setting, TokenizerError};
 
 /// A prompt, and the chat that its turn records.
 #[derive(Debug)]
@@ -86,13 +88,6 @@ pub struct PromptLimits<'a> {
     pub context: Option<u64>,
 }
 
-/// A turn that the prompt continues.
-struct ReusedTurn {
-    continued: ContinuedTurn,
-    /// The tokens up to its end.
-    path: UnexpandedPath,
-}
-
 /// A turn whose reply the conversation repeats.
 struct RepeatedTurn {
     /// The index of the message that repeats the reply.
@@ -128,15 +123,19 @@ impl<'a> PromptBuilder<'a> {
         let client_ids = request.prompt_ids.clone();
         let session = self.session.filter(|_| client_ids.is_none());
         let continued = session.and_then(|session| history.find(session, self.renderer));
-        let continued = continued.filter(|continued| !self.must_branch(request, continued));
-        let mut continued =
-            session.zip(continued).and_then(|(session, continued)| ReusedTurn::of(session, request, continued));
+        let mut continued = continued.filter(|continued| {
+            !self.must_branch(request, continued)
+                && session.is_some_and(|session| has_same_images(session, request, continued))
+        });
         let mut replies = AssistantMessages::default();
         let mut spliced = Vec::new();
         let tokens = match client_ids {
-            Some(ids) => PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() },
+            Some(ids) => {
+                let ids = self.unexpanded(ids, request);
+                PromptTokens { prompt: self.client_prompt(ids)?, ..PromptTokens::default() }
+            }
             None => {
-                let start = continued.as_ref().map_or(0, |reused| reused.continued.at + 1);
+                let start = continued.as_ref().map_or(0, |continued| continued.at + 1);
                 replies = AssistantMessages::find(request, start, session, self.renderer);
                 spliced = self.recorded_turns(request, &replies);
                 drop(variables);
@@ -160,7 +159,6 @@ impl<'a> PromptBuilder<'a> {
         };
         let least_tokens = tokens.len();
         let PromptTokens { prompt, reused, expansion: _, inserted_end_of_turn } = tokens;
-        let continued = continued.map(|reused| reused.continued);
         let ids: Arc<[u32]> = reused.iter().chain(&prompt.ids).copied().collect();
         let reused = reused.len();
         let extends_only = reused > 0 && replies.iter().next().is_none();
@@ -263,6 +261,16 @@ impl<'a> PromptBuilder<'a> {
             && request.messages[continued.at + 1..].iter().any(|message| message.role == "user")
     }
 
+    /// The ids of a prompt with one placeholder for each picture, if the client took them from an earlier prompt.
+    fn unexpanded(&self, ids: Vec<u32>, request: &Conversation) -> Vec<u32> {
+        let images = request.images().filter(|_| self.shows_images).count();
+        let Ok(ImagePlaceholder { id, frame }) = self.renderer.image_placeholder() else { return ids };
+        match expansion::collapse(&ids, Placeholder { id, frame }, images) {
+            Ok(Cow::Owned(collapsed)) if images > 0 => collapsed,
+            _ => ids,
+        }
+    }
+
     /// A prompt that the client has rendered.
     fn client_prompt(&self, ids: Vec<u32>) -> Result<Prompt, RequestError> {
         let opened = is_opened(self.renderer, &ids).map_err(|error| RequestError::Invalid(error.to_string()))?;
@@ -270,14 +278,10 @@ impl<'a> PromptBuilder<'a> {
     }
 }
 
-impl ReusedTurn {
-    /// The turn, if its path has the pictures of the messages up to it. The pictures of a prompt that the engine has rendered are unknown.
-    fn of(session: &Session, request: &Conversation, continued: ContinuedTurn) -> Option<Self> {
-        let path = session.unexpanded(continued.turn.id);
-        let images = request.messages[..=continued.at].iter().flat_map(Message::images);
-        let has_all = images.map(|image| image.image.digest).eq(path.images.iter().copied());
-        has_all.then_some(Self { continued, path })
-    }
+/// Whether the path of a turn has the pictures of the messages up to it. Those of a prompt that the engine has rendered are unknown.
+fn has_same_images(session: &Session, request: &Conversation, continued: &ContinuedTurn) -> bool {
+    let mut images = request.messages[..=continued.at].iter().flat_map(Message::images).peekable();
+    images.peek().is_none() || images.map(|image| image.image.digest).eq(session.unexpanded(continued.turn.id).images)
 }
 
 /// Whether a prompt that the client or the engine has rendered ends with an open thought.

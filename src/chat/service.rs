@@ -7,14 +7,16 @@ use tokio::sync::watch;
 
 use super::drift::{Drift, DriftSampler};
 use super::forwarded::ForwardedChat;
+use super::message::Message;
 use super::model::{ChatModel, Chats};
 use super::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use super::{Conversation, RequestError, limits};
 use crate::budget::Work;
 use crate::config::Config;
+use crate::engine::expansion::{self, Placeholder};
 use crate::metrics::Metrics;
 use crate::session::Session;
-use crate::tokenizer::TemplateFeatures;
+use crate::tokenizer::{ImagePlaceholder, TemplateFeatures};
 
 /// Replies of a session that may be parsed on a runtime thread. After a restart no reply of a session is parsed yet, and more of them would
 /// block the thread for too long.
@@ -121,7 +123,7 @@ impl ChatService {
         }
         check_media(conversation, model, self.config.limits.max_image_bytes)?;
         let prompt = self.builder(model, session).prepare(conversation, limits)?;
-        check_images(&prompt, model)?;
+        check_images(&prompt, conversation, model)?;
         self.metrics.chat.prompts.with_label_values(&[prompt.how()]).inc();
         let chat = &prompt.chat;
         let is_lost = chat.retokenised || chat.foreign_text && !session.is_named;
@@ -213,17 +215,17 @@ impl ChatService {
 
 /// Checks that a conversation can be rendered here, and that no picture has more bytes than `most`.
 fn check_media(conversation: &Conversation, model: &ChatModel, most: u64) -> Result<(), RequestError> {
+    let mut images = conversation.images().enumerate();
+    let too_large = images.find(|(_, image)| image.image.size > most);
+    if let Some((at, image)) = too_large {
+        return Err(RequestError::Invalid(image_too_large(&format!("picture {at}"), image.image.size, most)));
+    }
     if let Some(part) = conversation.first_of_engine() {
         let kind = part.get_str("type").unwrap_or_default();
         return Err(RequestError::Unsupported(match kind {
             "image_url" => "a picture that is not in the request as base64".to_owned(),
             kind => format!("a part of type {kind:?}"),
         }));
-    }
-    let mut images = conversation.images().enumerate();
-    let too_large = images.find(|(_, image)| image.image.size > most);
-    if let Some((at, image)) = too_large {
-        return Err(RequestError::Invalid(image_too_large(&format!("picture {at}"), image.image.size, most)));
     }
     if conversation.images().next().is_some() {
         model.image_placeholder().map_err(RequestError::Unsupported)?;
@@ -232,22 +234,29 @@ fn check_media(conversation: &Conversation, model: &ChatModel, most: u64) -> Res
 }
 
 /// Checks that the engine will find each picture of a prompt in its place.
-fn check_images(prompt: &PreparedPrompt, model: &ChatModel) -> Result<(), RequestError> {
+fn check_images(prompt: &PreparedPrompt, conversation: &Conversation, model: &ChatModel) -> Result<(), RequestError> {
     let images = prompt.images.len();
     if images == 0 {
         return Ok(());
     }
-    let placeholder = model.image_placeholder().map_err(RequestError::Unsupported)?.id;
-    let placeholders = prompt.ids.iter().filter(|id| **id == placeholder).count();
-    if placeholders != images {
+    let ImagePlaceholder { id, frame } = model.image_placeholder().map_err(RequestError::Unsupported)?;
+    let placeholders = prompt.ids.iter().filter(|other| **other == id).count();
+    if placeholders != images || !expansion::are_framed(&prompt.ids, Placeholder { id, frame }) {
         // the template shows no pictures in some messages, or the model has sampled the token
-        let reason = format!("the prompt has {placeholders} placeholders for {images} pictures");
+        let reason =
+            format!("the prompt has {placeholders} placeholders for {images} pictures, or one in another place");
         return Err(RequestError::Unsupported(reason));
     }
-    match model.renderer.spells_placeholder(&prompt.ids, placeholder) {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(RequestError::Invalid(image_text(model, placeholder))),
-        Err(error) => Err(RequestError::Unsupported(error.to_string())),
+    let spells = model.renderer.spells_placeholder(&prompt.ids, id);
+    if !spells.map_err(|error| RequestError::Unsupported(error.to_string()))? {
+        return Ok(());
+    }
+    let name = model.renderer.tokenizer().decode(&[id], false).unwrap_or_default();
+    let is_of_client = |message: &Message| !message.is_assistant() && message.text().contains(&name);
+    match conversation.messages.iter().any(is_of_client) {
+        true => Err(RequestError::Invalid(image_text(model, id))),
+        // a 400 for what the model has sampled would end the conversation
+        false => Err(RequestError::Unsupported(format!("the prompt has the text {name:?}"))),
     }
 }
 

@@ -171,12 +171,12 @@ async fn describe_chats(config: &Config, found: &Capabilities, client: &Client, 
                     "chat",
                     "assistant messages keep their sampled tokens only within a session (/sessions/ID/v1 or X-Session-Id); otherwise they are tokenized as text and marked foreign_assistant_text",
                 );
-                model.images.ask(&model.renderer, client).await;
+                let _ = model.images.ask(&model.renderer, client).await;
                 match model.images.answer() {
                     Ok(tokens) => report.line(
                         Verdict::Ok,
                         "images",
-                        format!("from tokens: a picture of 1 x 1 pixels has {tokens} tokens"),
+                        format!("from tokens: a picture of 64 x 64 pixels has {tokens} tokens"),
                     ),
                     Err(reason) => report.line(
                         Verdict::Ok,

@@ -111,7 +111,8 @@ pub(crate) enum PlaceholderError {
 }
 
 /// The ids to send of a prompt with this many pictures: one placeholder for each. Runs of placeholders, which a client took from an earlier
-/// prompt, are collapsed if each stands between the tokens around a picture. Other runs are left as they are.
+/// prompt, are collapsed if each stands between the tokens around a picture. Ids with a run that does not, so that it may be several
+/// pictures, are returned unchanged; a processor may fail on them.
 ///
 /// # Errors
 /// [`PlaceholderError`].
@@ -121,40 +122,50 @@ pub(crate) fn collapse(
     images: usize,
 ) -> Result<Cow<'_, [u32]>, PlaceholderError> {
     let Placeholder { id, frame } = placeholder;
-    let placeholders = ids.iter().filter(|other| **other == id).count();
-    if placeholders == images {
-        return Ok(Cow::Borrowed(ids));
+    let runs = runs(id, ids);
+    let placeholders: usize = runs.iter().map(|run| run.len()).sum();
+    let is_framed = |run: &Range<usize>| frame.is_some_and(|frame| around(ids, run) == frame.each_ref().map(Some));
+    let outside = runs.iter().find(|run| !is_framed(run));
+    let framed = runs.iter().filter(|run| is_framed(run)).count();
+    match outside {
+        Some(outside) if framed == images => return Err(PlaceholderError::Outside { id, at: outside.start }),
+        // a prompt with other tokens around its pictures, or with runs that cannot be told apart
+        Some(_) if placeholders == images || placeholders > runs.len() => return Ok(Cow::Borrowed(ids)),
+        None if framed == images && placeholders == images => return Ok(Cow::Borrowed(ids)),
+        None if framed == images => {}
+        _ => return Err(PlaceholderError::Count { placeholders: runs.len(), id, images }),
     }
+    let mut collapsed = Vec::with_capacity(ids.len() - placeholders + images);
+    let mut from = 0;
+    for run in runs {
+        collapsed.extend_from_slice(&ids[from..=run.start]);
+        from = run.end;
+    }
+    collapsed.extend_from_slice(&ids[from..]);
+    Ok(Cow::Owned(collapsed))
+}
+
+/// Whether each placeholder is single and stands between the tokens around a picture, if those are known.
+pub(crate) fn are_framed(ids: &[u32], Placeholder { id, frame }: Placeholder) -> bool {
+    let is_framed =
+        |run: &Range<usize>| run.len() == 1 && frame.is_none_or(|frame| around(ids, run) == frame.each_ref().map(Some));
+    runs(id, ids).iter().all(is_framed)
+}
+
+/// The ranges of consecutive tokens `id`.
+fn runs(id: u32, ids: &[u32]) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let mut at = 0;
     while let Some(start) = ids[at..].iter().position(|other| *other == id).map(|next| at + next) {
         at = start + run(id, &ids[start..]);
         runs.push(start..at);
     }
-    let is_framed = |run: &Range<usize>| {
-        let around = [run.start.checked_sub(1).and_then(|before| ids.get(before)), ids.get(run.end)];
-        frame.is_some_and(|frame| around == frame.each_ref().map(Some))
-    };
-    let framed = runs.iter().filter(|run| is_framed(run)).count();
-    if framed == images {
-        return match runs.iter().find(|run| !is_framed(run)) {
-            Some(run) => Err(PlaceholderError::Outside { id, at: run.start }),
-            None => {
-                let mut collapsed = Vec::with_capacity(ids.len() - placeholders + images);
-                let mut from = 0;
-                for run in runs {
-                    collapsed.extend_from_slice(&ids[from..=run.start]);
-                    from = run.end;
-                }
-                collapsed.extend_from_slice(&ids[from..]);
-                Ok(Cow::Owned(collapsed))
-            }
-        };
-    }
-    match runs.iter().any(|run| run.len() > 1) {
-        true => Ok(Cow::Borrowed(ids)),
-        false => Err(PlaceholderError::Count { placeholders, id, images }),
-    }
+    runs
+}
+
+/// The tokens before and after a range.
+fn around<'a>(ids: &'a [u32], range: &Range<usize>) -> [Option<&'a u32>; 2] {
+    [range.start.checked_sub(1).and_then(|before| ids.get(before)), ids.get(range.end)]
 }
 
 /// The number of leading tokens that are `id`.
@@ -233,11 +244,18 @@ mod tests {
             (&[7, 9, 8], 2, count(1, 2)),
             (&[7, 8], 1, count(0, 1)),
             (&[7, 9, 8, 7, 9, 8], 1, count(2, 1)),
+            (&[7, 9, 9, 8, 7, 9, 9, 8], 1, count(2, 1)),
+            (&[7, 9, 9, 8], 2, count(1, 2)),
+            // a client with other tokens around its pictures
+            (&[1, 9, 2, 9], 2, Ok(vec![1, 9, 2, 9])),
             // the model has sampled one
             (&[7, 9, 8, 1, 9, 2], 1, Err(PlaceholderError::Outside { id: PAD, at: 4 })),
             (&[7, 9, 9, 8, 9], 1, Err(PlaceholderError::Outside { id: PAD, at: 4 })),
         ] {
             assert_eq!(collapse(ids, placeholder, images).map(Cow::into_owned), expected, "{ids:?} {images}");
+        }
+        for (ids, expected) in [(&[7, 9, 8][..], true), (&[7, 9, 9, 8], false), (&[7, 9, 8, 9], false), (&[1], true)] {
+            assert_eq!(are_framed(ids, placeholder), expected, "{ids:?}");
         }
         let unknown = Placeholder { id: PAD, frame: None };
         assert_eq!(*collapse(&[7, 9, 9, 8], unknown, 1).unwrap(), [7, 9, 9, 8]);

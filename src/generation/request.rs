@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use bytes::Bytes;
 use foldhash::quality::RandomState;
 use http::{HeaderMap, HeaderValue, Method};
+use parking_lot::Mutex;
 
 use super::event::EventAccess;
 use crate::budget::Work;
@@ -24,14 +25,16 @@ pub(crate) type RequestId = OnceLock<Arc<str>>;
 #[derive(Debug, Default)]
 pub struct RidSlot {
     own: RequestId,
-    attempt: OnceLock<Arc<RequestId>>,
+    /// The latest attempt. The lock is held for one access.
+    attempt: Mutex<Option<Arc<RequestId>>>,
 }
 
 impl RidSlot {
     /// The id, once it is known.
     #[must_use]
-    pub fn get(&self) -> Option<&Arc<str>> {
-        self.own.get().or_else(|| self.attempt.get()?.get())
+    pub fn get(&self) -> Option<Arc<str>> {
+        let attempt = self.attempt.lock();
+        attempt.as_deref().map_or_else(|| self.own.get(), OnceLock::get).cloned()
     }
 
     /// The id of a call that shares no attempt.
@@ -39,10 +42,9 @@ impl RidSlot {
         &self.own
     }
 
-    /// Takes the id of an attempt.
+    /// Takes the id of an attempt. A call whose pictures were refused has two.
     pub(super) fn share(&self, rid: &Arc<RequestId>) {
-        // never set before: a call is run once
-        let _ = self.attempt.set(Arc::clone(rid));
+        *self.attempt.lock() = Some(Arc::clone(rid));
     }
 }
 

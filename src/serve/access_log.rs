@@ -126,7 +126,7 @@ impl Drop for SharedRecord {
             endpoint,
             method,
             status,
-            rid = self.rid.get().map(|rid| &**rid),
+            rid = self.rid.get().as_deref(),
             stream = is_streaming,
             prompt_tokens = observed.prompt_tokens,
             tokens = observed.tokens,

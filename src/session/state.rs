@@ -324,10 +324,10 @@ impl Session {
     /// The tokens from the root to the end of this turn as an engine gets them: of each picture only the placeholder.
     #[must_use]
     pub fn unexpanded(&self, turn: u32) -> UnexpandedPath {
-        let mut unexpanded = UnexpandedPath::default();
-        for turn in self.path(turn) {
-            unexpanded.append(&turn);
-        }
+        let path = self.path(turn);
+        let most = path.iter().map(|turn| turn.prompt.len() + turn.response.len()).sum();
+        let mut unexpanded = UnexpandedPath { ids: Vec::with_capacity(most), ..UnexpandedPath::default() };
+        path.iter().for_each(|turn| unexpanded.append(turn));
         unexpanded
     }
 

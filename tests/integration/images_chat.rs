@@ -145,11 +145,12 @@ async fn conversation_with_screenshots_is_one_trained_path() {
             pictures.push(data_uri(&"x".repeat(turn % 2 + 1)));
             dialect.push(&mut body, dialect.user("see ", &pictures[turn], "?"));
             let answer = ask(&vision, dialect, &body).await;
-            let sent = vision.engine.generations().pop().unwrap();
+            let sent = vision.generations().pop().unwrap();
+            // the sampled tokens are those of their text here
             text +=
                 "<|im_start|>user\nsee <|vision_start|><|image_pad|><|vision_end|>?<|im_end|>\n<|im_start|>assistant\n";
             assert_eq!(sent["image_data"], json!(pictures), "{about}");
-            assert_eq!(sent["input_ids"].as_array().unwrap().len(), encode(&text).len(), "{about}");
+            assert_eq!(sent["input_ids"], json!(encode(&text)), "{about}");
             dialect.push_reply(&mut body, &answer);
             text += &format!("{}<|im_end|>\n", sampled_text());
         }
@@ -158,8 +159,7 @@ async fn conversation_with_screenshots_is_one_trained_path() {
         let row = &rows[0];
         assert_eq!(json!(member(row, "fault")), json!([null, null, null, null]), "{about}");
         assert_eq!(json!(member(row, "cause")), json!(["first", "extends", "extends", "extends"]), "{about}");
-        let sent: Vec<u32> =
-            serde_json::from_value(vision.engine.generations().pop().unwrap()["input_ids"].clone()).unwrap();
+        let sent: Vec<u32> = serde_json::from_value(vision.generations().pop().unwrap()["input_ids"].clone()).unwrap();
         let tokens = [expanded(&sent, &pictures), sampled(0).to_vec()].concat();
         assert_eq!(row["token_ids"], json!(tokens), "{about}");
         let spans: Vec<u64> = (row["images"].as_array().unwrap().iter())
@@ -180,9 +180,7 @@ async fn replaced_picture_begins_a_branch() {
         dialect.push_reply(&mut body, &answer);
         dialect.push(&mut body, json!({"role": "user", "content": "and?"}));
         ask(&vision, dialect, &body).await;
-        let part = if dialect == Responses { "image_url" } else { "" };
         body[dialect.list()][0]["content"][1] = dialect.picture(&data_uri("b"));
-        assert!(part.is_empty() || body[dialect.list()][0]["content"][1][part] == data_uri("b"));
         ask(&vision, dialect, &body).await;
         let rows = rows(&vision).await;
         assert_eq!(rows.len(), 2, "{dialect:?}: {rows:?}");
@@ -276,7 +274,7 @@ async fn prompt_ids_of_a_chat_are_those_of_the_engine() {
         Chat.push(&mut body, Chat.user("see ", &data_uri("a"), "?"));
         let answer = ask(&vision, Chat, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let sent = vision.engine.generations().pop().unwrap();
+        let sent = vision.generations().pop().unwrap();
         assert_eq!(sent["image_data"], json!([[data_uri("a")]]), "two samples are a batch of one prompt");
         let ids: Vec<u32> = serde_json::from_value(sent["input_ids"].clone()).unwrap();
         let echo = format!("\"prompt_token_ids\":{}", json!(expanded(&ids, &[data_uri("a")])));
@@ -302,4 +300,61 @@ async fn engine_that_changes_prompts_with_pictures_serves_them_itself() {
         assert_eq!(ask(&vision, Chat, &body).await.status, 200);
         assert_eq!(vision.engine.asked().last().unwrap().path, "/v1/chat/completions", "{expansion:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_tokentap_are_not_sent_to_the_engines_chat_endpoint() {
+    for (dialect, stream) in cases() {
+        let about = format!("{dialect:?} {stream}");
+        let flags = ["--max-image-bytes", "100", "--image-timeout", "300ms"];
+        let vision = Vision::rendering(EngineProfile::default(), &flags).await;
+        let mut body = dialect.request(stream);
+        dialect.push(&mut body, dialect.user("see ", &data_uri(&"x".repeat(100)), "?"));
+        let answer = ask(&vision, dialect, &body).await;
+        assert_eq!(answer.status, 400, "{about}: {}", answer.text());
+        assert!(answer.text().contains("--max-image-bytes"), "{about}: {}", answer.text());
+        // a value that crashes engines
+        let mut body = dialect.request(stream);
+        dialect.push(&mut body, dialect.user("see ", &data_uri("a"), "?"));
+        body["top_k"] = json!(1_u64 << 40);
+        let answer = ask(&vision, dialect, &body).await;
+        assert_eq!(answer.status, 400, "{about}: {}", answer.text());
+        assert!(answer.text().contains("top_k"), "{about}: {}", answer.text());
+        // an engine that never answers
+        body.as_object_mut().unwrap().remove("top_k");
+        vision.set(Expansion::Hangs);
+        let answer = ask(&vision, dialect, &body).await;
+        assert!(answer.text().contains("--image-timeout"), "{about}: {}", answer.text());
+        let asked = vision.engine.asked();
+        assert!(asked.iter().all(|asked| asked.path != "/v1/chat/completions"), "{about}: {asked:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_response_of_a_refused_picture_is_continued() {
+    let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+    vision.set(Expansion::Refuses);
+    let mut body = Responses.request(false);
+    Responses.push(&mut body, Responses.user("see ", &data_uri("a"), "?"));
+    let answer = ask(&vision, Responses, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    vision.set(Expansion::Exact);
+    let id = answer.json()["id"].clone();
+    let next = json!({"model": "tiny", "previous_response_id": id, "input": "and?"});
+    let answer = ask(&vision, Responses, &next).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(vision.generations().pop().unwrap()["image_data"], json!([data_uri("a")]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expanded_ids_of_a_chat_are_collapsed() {
+    let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+    let mut body = Chat.request(false);
+    Chat.push(&mut body, Chat.user("see ", &data_uri("a"), "?"));
+    let ids = expanded(&encode("<|vision_start|><|image_pad|><|vision_end|>x"), &[data_uri("a")]);
+    body["input_ids"] = json!(ids);
+    assert_eq!(ask(&vision, Chat, &body).await.status, 200);
+    let sent = vision.generations().pop().unwrap();
+    assert_eq!(sent["input_ids"], json!(encode("<|vision_start|><|image_pad|><|vision_end|>x")));
+    assert_eq!(member(&rows(&vision).await[0], "fault"), [&Value::Null]);
 }

@@ -104,7 +104,7 @@ async fn forced_echo_is_removed_and_requested_echo_is_kept() {
             let answer = ask(&vision, "s", &body).await;
             assert!(!answer.text().contains("prompt_token_ids"), "{}", answer.text());
         }
-        assert!(vision.engine.generations().iter().all(|sent| sent["return_prompt_token_ids"] == true));
+        assert!(vision.generations().iter().all(|sent| sent["return_prompt_token_ids"] == true));
         let mut asked = body.clone();
         asked["return_prompt_token_ids"] = json!(true);
         let answer = ask(&vision, "s", &asked).await;
@@ -124,7 +124,7 @@ async fn request_without_pictures_asks_for_no_echo() {
     for images in [json!(null), json!([]), json!([null])] {
         ask(&vision, "s", &json!({"input_ids": [1, 2], "image_data": images})).await;
     }
-    assert!(vision.engine.generations().iter().all(|sent| sent.get("return_prompt_token_ids").is_none()));
+    assert!(vision.generations().iter().all(|sent| sent.get("return_prompt_token_ids").is_none()));
     for row in rows(&vision, "s").await {
         assert_eq!((turns(&row)[0].0.clone(), row.get("images")), (Value::Null, None));
     }
@@ -248,7 +248,7 @@ async fn picture_that_may_change_is_not_trained() {
             ask(&vision, "s", &body).await;
             let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
             assert_eq!(reply["faults"], json!({ fault: 1 }), "{media} {reply}");
-            let echoes = &vision.engine.generations()[0]["return_prompt_token_ids"];
+            let echoes = &vision.generations()[0]["return_prompt_token_ids"];
             assert_eq!(echoes.as_bool(), (!stream).then_some(true), "a stream repeats the echo in each event");
         }
     }
@@ -329,8 +329,7 @@ async fn retry_of_a_refused_request_has_no_echo() {
     let vision = Vision::start(EngineProfile::default(), &[]).await;
     vision.set(Expansion::RefusesLogprobs);
     ask(&vision, "s", &json!({"input_ids": first(), "image_data": [data_uri("a")]})).await;
-    let echoes: Vec<bool> =
-        vision.engine.generations().iter().map(|sent| sent["return_prompt_token_ids"] == true).collect();
+    let echoes: Vec<bool> = vision.generations().iter().map(|sent| sent["return_prompt_token_ids"] == true).collect();
     assert_eq!(echoes, [true, false]);
     let reply = get(vision.proxy.control, "/v1/sessions/s").await.json();
     assert_eq!(reply["faults"], json!({"prompt_unknown": 1}), "{reply}");
@@ -476,7 +475,7 @@ async fn expanded_pictures_are_collapsed_before_they_are_sent() {
         for turn in 0..2 {
             let body = json!({"input_ids": ids, "image_data": pictures, "stream": stream});
             ask(&vision, "s", &body).await;
-            let sent = vision.engine.generations().pop().unwrap();
+            let sent = vision.generations().pop().unwrap();
             let placeholders = sent["input_ids"].as_array().unwrap().iter().filter(|id| **id == PAD).count();
             assert_eq!((placeholders, &sent["image_data"]), (turn + 1, &json!(pictures)));
             ids.extend(sampled(0));
@@ -493,7 +492,7 @@ async fn expanded_pictures_are_collapsed_before_they_are_sent() {
     let lists = json!([expanded(&first(), &[data_uri("a")]), [5, 6], first()]);
     let body = json!({"input_ids": lists, "image_data": [[data_uri("a")], null, [data_uri("bb")]]});
     ask(&vision, "s", &body).await;
-    let sent = vision.engine.generations().pop().unwrap();
+    let sent = vision.generations().pop().unwrap();
     assert_eq!(sent["input_ids"], json!([first(), [5, 6], first()]));
     assert!(rows(&vision, "s").await.iter().all(|row| turns(row)[0].0.is_null()));
 }
@@ -519,19 +518,19 @@ async fn prompts_that_processors_cannot_expand_are_refused() {
         (json!([text, first()].concat()), one.clone(), "image_text", "<|image_pad|>"),
         (json!(first()), json!([data_uri(&"x".repeat(100))]), "image_too_large", "image_data[0]: the picture has 10"),
     ] {
-        let before = vision.engine.generations().len();
+        let before = vision.generations().len();
         let body = json!({"input_ids": ids, "image_data": images});
         let answer = post(vision.proxy.data, "/sessions/s/generate", body.to_string().as_bytes()).await;
         assert_eq!(answer.status, 400, "{rule}: {}", answer.text());
         assert!(answer.text().contains(named), "{rule}: {}", answer.text());
         let counted = vision.proxy.metric(&format!("tokentap_guard_refusals_total{{rule=\"{rule}\"}}")).await;
         assert!(counted >= 1.0, "{rule}");
-        assert_eq!(vision.engine.generations().len(), before, "{rule}: nothing is sent");
+        assert_eq!(vision.generations().len(), before, "{rule}: nothing is sent");
     }
     // runs whose pictures cannot be told apart are sent as they are
     let unclear = [&[START][..], &[PAD; 6], &[END]].concat();
     ask(&vision, "s", &json!({"input_ids": unclear, "image_data": [data_uri("a"), data_uri("b")]})).await;
-    assert_eq!(vision.engine.generations().pop().unwrap()["input_ids"], json!(unclear));
+    assert_eq!(vision.generations().pop().unwrap()["input_ids"], json!(unclear));
     assert_eq!(turns(&row(&vision, "s").await)[0].0, "images_unverified");
 }
 

@@ -3,6 +3,7 @@
 //! The engine renders what tokentap cannot render, such as images. The other members of the chat come from the /generate request that the API
 //! builds for the conversation without these parts, so that no API needs code for this.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -154,7 +155,7 @@ enum ChatPart<'a> {
         kind: &'static str,
         text: &'a str,
     },
-    Media(Value),
+    Media(Cow<'a, Value>),
 }
 
 impl<'a> From<ContentPart<'a>> for ChatPart<'a> {

@@ -62,6 +62,10 @@ pub(crate) fn with_placeholders(
         // ids that cannot be read are not checked
         let Some(ids) = ids else { return Ok(request) };
         let images = request.images(at).len();
+        if !request.assigns_images() {
+            // the engine refuses a list of another length than the batch
+            return Ok(request);
+        }
         let refuse = |rule, problem: String| {
             let message = format!("{}: {problem}", place(&request, "input_ids", at));
             Err(ImageRefusal::Rule(GuardRefusal { rule, message }))

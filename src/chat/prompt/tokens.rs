@@ -1,6 +1,6 @@
 //! Assembles the token ids of a prompt from recorded turns and rendered messages.
 
-use super::{PromptBuilder, PromptLimits, RepeatedTurn, ReusedTurn};
+use super::{PromptBuilder, PromptLimits, RepeatedTurn};
 use crate::budget::{Share, Stopped};
 use crate::chat::history::ContinuedTurn;
 use crate::chat::message::{AcceptedContent, Message};
@@ -69,14 +69,15 @@ impl PromptBuilder<'_> {
     pub(super) fn tokens(
         &self,
         request: &Conversation,
-        continued: Option<&ReusedTurn>,
+        continued: Option<&ContinuedTurn>,
         repeated: &[RepeatedTurn],
         limits: PromptLimits<'_>,
     ) -> Result<Option<PromptTokens>, RequestError> {
         let mut assembly = Assembly { builder: self, request, limits, tokens: PromptTokens::default(), last: None };
-        if let Some(ReusedTurn { continued: ContinuedTurn { turn, at, .. }, path }) = continued {
-            assembly.tokens.reused.clone_from(&path.ids);
-            assembly.tokens.expansion = path.expanded - path.ids.len();
+        if let (Some(session), Some(ContinuedTurn { turn, at, .. })) = (self.session, continued) {
+            let path = session.unexpanded(turn.id);
+            assembly.tokens.expansion = path.expanded.saturating_sub(path.ids.len());
+            assembly.tokens.reused = path.ids;
             assembly.last = Some(LastTurn { at: *at, turn });
         }
         for RepeatedTurn { at, turn, .. } in repeated {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde::Deserialize;
 
 use crate::engine::expansion::{self, EchoedPrompt};
 use crate::engine::transport::client::Client;
 
-/// A white PNG of 1 x 1 pixels.
-const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4//8/AAX+Av4zEpUUAAAAAElFTkSuQmCC";
+/// A white PNG of 64 x 64 pixels. Of a smaller one some processors make a single token, which cannot be told from the placeholder.
+const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAEklEQVR42mP4DwUMo4xRBukMAOPT/hAC2mzjAAAAAElFTkSuQmCC";
 
 /// How long the engine may take. It loads the processor with its first picture.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -42,7 +42,8 @@ pub(crate) async fn image_tokens(client: &Client, ids: &[u32]) -> Result<usize, 
     let answer = tokio::time::timeout(TIMEOUT, answer).await;
     let answer = answer.map_err(|_| unanswered(format!("no reply within {} s", TIMEOUT.as_secs())))?;
     let (status, answer) = answer.map_err(|error| unanswered(error.to_string()))?;
-    if status.is_client_error() || status.as_u16() == 500 {
+    if matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::INTERNAL_SERVER_ERROR)
+    {
         let reply = String::from_utf8_lossy(&answer);
         let reply: String = reply.chars().take(200).collect();
         return Err(unsupported(format!("the engine refuses a prompt of ids with a picture: {reply}")));

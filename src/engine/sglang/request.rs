@@ -290,6 +290,13 @@ impl GenerateRequest {
         self.images.of_prompt(at, self.batch().is_some() || self.n() > 1)
     }
 
+    /// Whether each prompt has its own item in the list of pictures, if it must.
+    #[must_use]
+    pub fn assigns_images(&self) -> bool {
+        let is_batch = self.batch().is_some() || self.n() > 1;
+        !is_batch || self.images.has_items_for(self.batch().unwrap_or(1))
+    }
+
     /// Whether it has pictures, video or audio: the engine then replaces tokens of the prompts.
     #[must_use]
     pub fn has_media(&self) -> bool {

@@ -141,7 +141,7 @@ async fn run(
     let request = received.into_generation(proxy, source, identity, EventAccess::Fields);
     let generation = generation::run(proxy, request, record).await?;
     if let Some(rid) = record.rid().get() {
-        encoder.set_rid(rid);
+        encoder.set_rid(&rid);
     }
     match (encoding::encode(proxy, api, generation, encoder, has_images).await, fallback) {
         (Err(error @ Error::NoTokenIds), Some(call)) => forward(proxy, call, error.to_string(), None, record).await,

@@ -34,7 +34,13 @@ pub fn chat(bytes: &[u8]) {
     }
     let Ok(request) = ChatRequest::parse(body) else { return };
     let parser = ParserSettings { format: Some("hermes".into()), separate: Some(true) };
-    let builder = PromptBuilder { renderer: &RENDERER, session: None, earlier_thinking: EarlierThinking::Keep, parser };
+    let builder = PromptBuilder {
+        renderer: &RENDERER,
+        session: None,
+        earlier_thinking: EarlierThinking::Keep,
+        parser,
+        shows_images: false,
+    };
     let Ok(prepared) = builder.prepare(&request.conversation, PromptLimits { work: &Work::unlimited(), context: None })
     else {
         return;
@@ -47,7 +53,7 @@ pub fn chat(bytes: &[u8]) {
         served_model: "m",
         loses_ids: false,
     };
-    match request.generate_request(inputs, &Work::unlimited()) {
+    match request.generate_request(inputs, false, &Work::unlimited()) {
         Ok(native) => {
             assert_eq!(native.prompt_ids(0).as_deref(), Some(&*prepared.ids), "{}", shown(bytes));
             let read = GenerateRequest::parse(native.bytes.clone());

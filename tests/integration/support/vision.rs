@@ -147,6 +147,12 @@ impl Vision {
         vision
     }
 
+    /// The requests for generations but those of probes.
+    pub fn generations(&self) -> Vec<Value> {
+        let is_probe = |sent: &Value| sent["sampling_params"] == json!({"max_new_tokens": 1, "temperature": 0.0});
+        self.engine.generations().into_iter().filter(|sent| !is_probe(sent)).collect()
+    }
+
     /// The model with which it renders chats.
     pub fn model(&self) -> Arc<ChatModel> {
         match &**self.proxy.parts.chats.borrow() {

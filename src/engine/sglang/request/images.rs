@@ -74,6 +74,11 @@ impl ImageData {
             || matches!(&self.0, Pictures::List(list) if list.iter().all(|item| item.pictures().is_empty()))
     }
 
+    /// Whether it has one item for each of this many prompts, or a picture of all.
+    pub(super) fn has_items_for(&self, prompts: usize) -> bool {
+        if let Pictures::List(list) = &self.0 { list.len() == prompts } else { true }
+    }
+
     /// The most bytes that its pictures take when each is decoded once.
     #[must_use]
     pub fn decoded_bytes(&self) -> usize {

@@ -48,9 +48,11 @@ pub(super) async fn encode(
         Err(ReplyFailure::Engine(error))
             if has_images && matches!(error.status, StatusCode::BAD_REQUEST | StatusCode::INTERNAL_SERVER_ERROR) =>
         {
+            // no retry waits for it
+            events.acknowledge();
             return Err(Error::ImagesRefused { message: error.body });
         }
-        Err(ReplyFailure::Engine(error)) => error_response(head, error, events),
+        Err(ReplyFailure::Engine(error) | ReplyFailure::Captured(error)) => error_response(head, error, events),
     })
 }
 
@@ -86,6 +88,8 @@ enum ReplyStart {
 enum ReplyFailure {
     /// The engine replied an error.
     Engine(ApiError),
+    /// The reply that was captured is an error of tokentap.
+    Captured(ApiError),
     /// The engine's reply was cut off, is malformed or has no token ids.
     Proxy(Error),
 }
@@ -108,14 +112,18 @@ async fn start(
     has_images: bool,
 ) -> Result<ReplyStart, ReplyFailure> {
     if head.status != StatusCode::OK {
-        let body = match events.take_whole() {
-            Some(event) if matches!(event.kind, EventKind::Failed(Error::NoTokenIds)) => {
-                return Err(Error::NoTokenIds.into());
-            }
+        let event = events.take_whole();
+        let kind = event.as_ref().map(|event| &event.kind);
+        if let Some(EventKind::Failed(Error::NoTokenIds)) = kind {
+            return Err(Error::NoTokenIds.into());
+        }
+        let is_own = matches!(kind, Some(EventKind::Failed(_)));
+        let body = match event {
             Some(event) => event.raw().clone(),
             None => events.gather(LARGEST_ERROR, proxy.budget.reply()).await.unwrap_or_default(),
         };
-        return Err(ReplyFailure::Engine(api.engine_error(head.status, &body)));
+        let error = api.engine_error(head.status, &body);
+        return Err(if is_own { ReplyFailure::Captured(error) } else { ReplyFailure::Engine(error) });
     }
     if !headers::is_event_stream(&head.headers) {
         let encoded = encode_whole(proxy, &**api, events, &*encoder).await?;
@@ -126,8 +134,8 @@ async fn start(
     let keepalive = Some(proxy.config.chat.sse_keepalive).filter(|pause| !pause.is_zero());
     let timeout = match encoder.encoder.first_event_timeout() {
         _ if events.are_deferred() => Some(DEFERRED_TIMEOUT),
-        // after the first event the request cannot be sent to the engine's own endpoint
-        _ if has_images => keepalive,
+        // once the reply has begun, the request cannot be sent to the engine's own endpoint
+        _ if has_images => keepalive.into_iter().chain(encoder.encoder.keepalive_interval()).min(),
         None if keepalive.is_some() => Some(Duration::ZERO),
         timeout => timeout,
     };
@@ -145,8 +153,9 @@ async fn start(
             _ => engine_error(&**api, event),
         });
         if let Some(error) = error {
+            let is_own = event.is_some_and(|event| matches!(event.kind, EventKind::Failed(_) | EventKind::Done));
             read_end(&**api, events).await;
-            return Err(ReplyFailure::Engine(error));
+            return Err(if is_own { ReplyFailure::Captured(error) } else { ReplyFailure::Engine(error) });
         }
         if !std::mem::replace(&mut has_begun, true) {
             encoder.begin(&mut first);
