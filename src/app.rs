@@ -5,6 +5,7 @@ mod archive;
 mod build;
 mod chat;
 mod drain;
+mod image_settings;
 mod ports;
 mod restoration;
 pub(crate) mod sessions;

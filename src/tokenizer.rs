@@ -20,7 +20,7 @@ pub use content::{Content, TextOrigin};
 pub use detokenizer::Detokenizer;
 pub use family::Family;
 use folder::AddedTokenConfig;
-pub use folder::{Folder, FolderError, SamplingDefaults};
+pub use folder::{Folder, FolderError, ImageSettings, SamplingDefaults};
 use longest::LongestToken;
 pub use render::{
     ContinuationCheck, FinalAssistantMessage, Fit, ImagePlaceholder, NoPlaceholder, Prompt, PromptError, Renderer,

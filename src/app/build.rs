@@ -12,7 +12,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::engines::Engines;
 use crate::generation::context::GenerationContext;
 use crate::generation::entropy_store::{EntropyStore, EntropyStoreLimits};
-use crate::generation::generator::Generator;
+use crate::generation::generator::{EngineReceivers, Generator};
 use crate::generation::retries::{ReplayLimits, Retries};
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
@@ -31,6 +31,8 @@ pub(super) struct EngineSenders {
     pub(super) ready: watch::Sender<bool>,
     pub(super) discovery: watch::Sender<Discovery>,
     pub(super) chats: watch::Sender<Arc<Chats>>,
+    /// The settings of its image processor, JSON text, if they are known.
+    pub(super) image_settings: watch::Sender<Option<Arc<str>>>,
 }
 
 /// The proxy, and what only its tasks use.
@@ -54,6 +56,7 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
     let slices = slices.map_err(|error| format!("threads for rows of logits: {error}"))?;
     let (capabilities, upstream) = watch::channel(Arc::new(Capabilities::unknown(config.entropy.vocab_size)));
     let (chats, chats_known) = watch::channel(Arc::new(Chats::unknown()));
+    let (image_settings, image_settings_known) = watch::channel(None);
     let (ready, is_ready) = watch::channel(false);
     let (discovery, discovered) = watch::channel(Discovery::Unanswered(0));
     let log = SharedLog::default();
@@ -69,7 +72,8 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
         budget.clone(),
     );
     let retries = Retries::new(replay_limits(config.limits.max_bytes_in_flight));
-    let generator = Generator::new(context, Arc::clone(&sessions), policy, upstream.clone(), retries);
+    let facts = EngineReceivers { capabilities: upstream.clone(), image_settings: image_settings_known };
+    let generator = Generator::new(context, Arc::clone(&sessions), policy, facts, retries);
     let proxy = Arc::new(Proxy {
         client,
         teachers,
@@ -87,7 +91,7 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
         generator: Arc::new(generator),
         config,
     });
-    Ok(Built { proxy, engine: EngineSenders { capabilities, ready, discovery, chats }, directory })
+    Ok(Built { proxy, engine: EngineSenders { capabilities, ready, discovery, chats, image_settings }, directory })
 }
 
 fn store_limits(config: &Config) -> EntropyStoreLimits {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use super::build::EngineSenders;
+use super::image_settings;
 use crate::chat::model::Chats;
-use crate::engine::capabilities::{Capabilities, ChatFacts};
+use crate::engine::capabilities::{Capabilities, ChatFacts, ImageFacts};
 use crate::serve::discovery::Discovery;
 use crate::serve::proxy::Proxy;
 use crate::tokenizer::Renderer;
@@ -22,6 +23,7 @@ struct EngineFacts {
     model_path: Option<String>,
     longest_prompt: Option<u64>,
     chat: ChatFacts,
+    images: ImageFacts,
 }
 
 impl EngineFacts {
@@ -31,6 +33,7 @@ impl EngineFacts {
             model_path: upstream.model_path.clone(),
             longest_prompt: upstream.longest_prompt(),
             chat: upstream.chat.clone(),
+            images: upstream.images.clone(),
         }
     }
 }
@@ -60,9 +63,13 @@ pub(super) async fn watch(proxy: Arc<Proxy>, engine: EngineSenders, embedded: Op
         decided_for = Some(new);
         let (config, read) = (proxy.config.chat.clone(), renderer.clone());
         // reading a tokenizer takes about a second, so it runs on a blocking thread
-        let read = tokio::task::spawn_blocking(move || Chats::find(&config, &found, read)).await;
+        let image_settings = engine.image_settings.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            image_settings.send_replace(image_settings::find(config.tokenizer.as_deref(), &found));
+            Chats::find(&config, &found, read)
+        });
         let mut decided =
-            read.unwrap_or_else(|error| Chats::Forwarded(format!("the tokenizer could not be read: {error}")));
+            read.await.unwrap_or_else(|error| Chats::Forwarded(format!("the tokenizer could not be read: {error}")));
         if let Chats::Rendered(model) = &decided
             && let Err(reason) = model.check_tokenizer(&proxy.engines.any()).await
         {

@@ -141,6 +141,15 @@ pub struct ChatFacts {
     pub output_ids: bool,
 }
 
+/// How the engine processes pictures, beyond the files of the model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// What its command line sets for each picture, such as the maximum number of pixels: a JSON object.
+    pub overrides: Option<String>,
+    /// The implementation of the image processor: `auto`, `pil` or another name.
+    pub backend: Option<String>,
+}
+
 /// The known capabilities of the upstream. `None` and `false` mean "not known yet" until the probe has finished.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capabilities {
@@ -188,6 +197,8 @@ pub struct Capabilities {
     pub disaggregated: bool,
     /// How the engine's chat endpoint behaves.
     pub chat: ChatFacts,
+    /// How it processes pictures.
+    pub images: ImageFacts,
     /// The overlap scheduler is on. sglang-jax streams logprobs only with it.
     pub overlap_schedule: Option<bool>,
     /// It accepts ids only, not text.
@@ -235,6 +246,7 @@ impl Default for Capabilities {
             refuses_logprobs: false,
             disaggregated: false,
             chat: ChatFacts::default(),
+            images: ImageFacts::default(),
             overlap_schedule: None,
             skip_tokenizer_init: false,
             weight_version: None,

@@ -31,6 +31,15 @@ use crate::session::{Policy, Sessions};
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
 
+/// What is known about the engine.
+#[derive(Debug)]
+pub struct EngineReceivers {
+    /// The capabilities that the probe found.
+    pub capabilities: watch::Receiver<Arc<Capabilities>>,
+    /// The settings of its image processor, JSON text, if they are known.
+    pub image_settings: watch::Receiver<Option<Arc<str>>>,
+}
+
 /// The shared state of all generations.
 #[derive(Debug)]
 pub struct Generator {
@@ -41,6 +50,8 @@ pub struct Generator {
     pub policy: Arc<Policy>,
     /// The capabilities that the probe found.
     upstream: watch::Receiver<Arc<Capabilities>>,
+    /// The settings of the engine's image processor, which turns with pictures get.
+    image_settings: watch::Receiver<Option<Arc<str>>>,
     /// Calls of named sessions that are running, or whose replies were not delivered.
     pub retries: Retries,
     /// Counts generations whose tokens are not captured.
@@ -56,12 +67,14 @@ impl Generator {
         context: GenerationContext,
         sessions: Arc<Sessions>,
         policy: Arc<Policy>,
-        upstream: watch::Receiver<Arc<Capabilities>>,
+        engine: EngineReceivers,
         retries: Retries,
     ) -> Self {
         let uncaptured = Arc::new(UncapturedGenerations::new(Arc::clone(&sessions), Arc::clone(&context.metrics)));
         let refused_shapes = Mutex::default();
-        Self { context: Arc::new(context), sessions, policy, upstream, retries, uncaptured, refused_shapes }
+        let (upstream, image_settings) = (engine.capabilities, engine.image_settings);
+        let context = Arc::new(context);
+        Self { context, sessions, policy, upstream, image_settings, retries, uncaptured, refused_shapes }
     }
 
     /// Runs a generation, or joins the one that a retry repeats. `rid` is set to the request's id before the request is sent.

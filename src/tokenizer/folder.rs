@@ -82,6 +82,18 @@ pub struct SamplingDefaults {
     pub repetition_penalty: Option<f64>,
 }
 
+/// The settings of the image processor in the files of a model.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct ImageSettings(pub serde_json::Map<String, serde_json::Value>);
+
+/// `processor_config.json`, in which newer models have the settings of all processors.
+#[derive(Debug, Deserialize)]
+struct ProcessorConfig {
+    image_processor: Option<ImageSettings>,
+    processor_class: Option<serde_json::Value>,
+}
+
 /// The settings of an added token. Texts are split at its occurrences.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct AddedTokenConfig {
@@ -222,6 +234,26 @@ impl SamplingDefaults {
     /// [`FolderError`] if the file exists and cannot be read.
     pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
         read_json(path)
+    }
+}
+
+impl ImageSettings {
+    /// Reads `preprocessor_config.json`, else the image processor of `processor_config.json`; `None` without both. `path` is the folder or a
+    /// file in it.
+    ///
+    /// # Errors
+    /// [`FolderError`] if a file exists and cannot be read.
+    pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
+        let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+        if let Some(read) = read_json(&folder.join("preprocessor_config.json"))? {
+            return Ok(Some(read));
+        }
+        let read: Option<ProcessorConfig> = read_json(&folder.join("processor_config.json"))?;
+        Ok(read.and_then(|ProcessorConfig { image_processor, processor_class }| {
+            let mut settings = image_processor?;
+            settings.0.extend(processor_class.map(|class| ("processor_class".to_owned(), class)));
+            Some(settings)
+        }))
     }
 }
 

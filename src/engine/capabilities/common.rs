@@ -24,6 +24,7 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
     let preferred = all.agreed("the preferred sampling parameters", |found| found.preferred.clone());
     let other_defaults = all.notes.len() > differ;
     let chat = all.agreed("what their chat endpoints do", |found| Some(found.chat.clone()));
+    let images = all.agreed("how they process pictures", |found| Some(found.images.clone()));
     let vocab_size = all.agreed("the size of the vocabulary", |found| found.vocab_size);
     all.agreed("speculative decoding", |found| Some(found.speculative.clone().unwrap_or_else(|| "none".to_owned())));
     let mut found = Capabilities {
@@ -56,6 +57,7 @@ fn combined(engines: Vec<(String, Capabilities)>) -> Option<Capabilities> {
         refuses_logprobs: any(|found| found.refuses_logprobs),
         disaggregated: any(|found| found.disaggregated),
         chat: chat.unwrap_or_default(),
+        images: images.unwrap_or_default(),
         overlap_schedule: all.agreed("the overlap schedule", |found| found.overlap_schedule),
         skip_tokenizer_init: any(|found| found.skip_tokenizer_init),
         weight_version: all.agreed("weight_version", |found| found.weight_version.clone()),

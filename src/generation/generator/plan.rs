@@ -85,7 +85,8 @@ impl Generator {
         let recorder = || {
             let context = RecordContext::for_generate(&generate, &upstream, Arc::clone(&self.policy));
             let context = context.with_columns(&plan, self.experts(&upstream), settings.entropy.top_logprobs);
-            let context = context.with_images(&generate, image_memory);
+            let settings = || self.image_settings.borrow().clone();
+            let context = context.with_images(&generate, image_memory, settings);
             self.recorder(call, RecordContext { chat, ..context }, attempt, now)
         };
         let recorder = if settings.records { Some(on_body(length, recorder).await) } else { None };

@@ -62,11 +62,12 @@ impl RequestedImages {
     }
 
     /// Compares the ids that were sent with the prompt that the engine echoes.
-    pub(super) fn place(&mut self, prompt: EchoedPrompt<'_>) {
+    pub(super) fn place(&mut self, prompt: EchoedPrompt<'_>, settings: Option<&Arc<str>>) {
         let Self::Sent { ids, images } = self else { return };
         *self = match expansion::walk(ids, prompt, images.len()) {
             Ok(ranges) => {
-                Self::Placed(Box::new(PromptImages::new(prompt.ids, std::mem::take(images).into_iter().zip(ranges))))
+                let images = PromptImages::new(prompt.ids, std::mem::take(images).into_iter().zip(ranges));
+                Self::Placed(Box::new(images.with_settings(settings.cloned())))
             }
             Err(error) => {
                 tracing::debug!(%error, "the turn is not trained, because the tokens of its pictures are not known");

@@ -23,6 +23,8 @@ pub struct RecordContext {
     pub prompts: SmallVec<[Option<Arc<[u32]>>; 1]>,
     /// The pictures of each prompt. Empty if the request has no media.
     pub images: Vec<RequestedImages>,
+    /// The settings of the processor of the pictures, JSON text, if they are known.
+    pub image_settings: Option<Arc<str>>,
     /// Counts the decoded pictures until the turns have them.
     pub image_memory: Option<Share>,
     /// The request that the engine continues: it puts the tokens of that request before each prompt.
@@ -66,6 +68,7 @@ impl RecordContext {
             // the ids that were sent are not those of the prompt, if that has media
             prompts: (0..prompts).map(|at| request.prompt_ids(at).filter(|_| !has_media)).collect(),
             images: Vec::new(),
+            image_settings: None,
             image_memory: None,
             session_params: request.session_params.clone(),
             sampling: (0..prompts).map(|at| request.recorded_sampling(at, defaults)).collect(),
@@ -84,11 +87,17 @@ impl RecordContext {
         }
     }
 
-    /// The same with the pictures of the request. Without memory for them they are not recorded.
+    /// The same with the pictures of the request, and the settings of their processor. Without memory for them they are not recorded.
     #[must_use]
-    pub fn with_images(mut self, request: &GenerateRequest, memory: Option<Share>) -> Self {
+    pub fn with_images(
+        mut self,
+        request: &GenerateRequest,
+        memory: Option<Share>,
+        settings: impl FnOnce() -> Option<Arc<str>>,
+    ) -> Self {
         if request.has_media() {
             self.images = RequestedImages::of_request(request, memory.is_some());
+            self.image_settings = settings();
         }
         self.image_memory = memory;
         self
@@ -111,6 +120,7 @@ impl RecordContext {
         Self {
             prompts: SmallVec::new(),
             images: Vec::new(),
+            image_settings: None,
             image_memory: None,
             session_params: None,
             sampling: smallvec![Some(Arc::from(&*chat.sampling))],
@@ -137,7 +147,8 @@ impl RecordContext {
         let mut ids = Vec::new();
         *unknown = Chunk::ids(output.bytes, span, &mut ids).is_ok().then(|| ids.into());
         if let (Some(prompt), Some(images)) = (unknown, self.images.get_mut(at)) {
-            images.place(EchoedPrompt { ids: prompt, image_tokens: output.chunk.image_tokens(output.bytes) });
+            let image_tokens = output.chunk.image_tokens(output.bytes);
+            images.place(EchoedPrompt { ids: prompt, image_tokens }, self.image_settings.as_ref());
         }
     }
 

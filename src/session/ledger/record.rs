@@ -555,7 +555,8 @@ mod tests {
             (Arc::new(image), number % 50..(number % 50).saturating_add(number >> 8))
         };
         let count = number % 4;
-        (count > 0).then(|| Box::new(PromptImages::new(prompt, (0..count).map(image))))
+        let settings = (number % 3 > 0).then(|| "{}".into());
+        (count > 0).then(|| Box::new(PromptImages::new(prompt, (0..count).map(image)).with_settings(settings)))
     }
 
     fn record() -> impl Strategy<Value = Record> {
@@ -645,6 +646,7 @@ mod tests {
         };
         let mut reply_changes = ReplyChanges::default();
         reply_changes.extend([ReplyChange::WhiteSpace]);
+        let images = PromptImages::new(&[1, 0x1_0000], [(Arc::new(Image::new(b"a"[..].into())), 0..2)]);
         let about = TurnMetadata {
             uid: "00000000000000000000000000000007".parse().unwrap(),
             rid: Some("r".into()),
@@ -664,7 +666,7 @@ mod tests {
             extras: [("x".into(), "[]".into())].into(),
             columns: columns(3),
             missing_columns: missing_columns(2),
-            images: Some(Box::new(PromptImages::new(&[1, 0x1_0000], [(Arc::new(Image::new(b"a"[..].into())), 0..2)]))),
+            images: Some(Box::new(images.with_settings(Some("{}".into())))),
             ..TurnMetadata::default()
         };
         let turn = Turn {
@@ -685,7 +687,7 @@ mod tests {
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([389, 28, 21, 86], [306_726_218, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
+            ([393, 28, 21, 86], [3_036_467_461, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places

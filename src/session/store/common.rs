@@ -18,6 +18,7 @@ pub(in crate::session) struct CommonValues {
     sampling: Latest<str>,
     labels: Latest<Labels>,
     measured: Latest<EntropyMethod>,
+    image_settings: Latest<str>,
 }
 
 #[derive(Debug)]
@@ -32,11 +33,20 @@ impl<T: ?Sized> Default for Latest<T> {
 impl CommonValues {
     /// Replaces the values of a turn that were seen before by their first copies. Returns the bytes that the turn takes less.
     pub(in crate::session) fn share(&mut self, about: &mut TurnMetadata) -> u64 {
-        let is_small = about.sampling.as_ref().is_some_and(|text| text.len() <= LONGEST);
-        let sampling = if is_small { self.sampling.share(&mut about.sampling).map_or(0, |text| text.len()) } else { 0 };
+        let sampling = self.sampling.share_text(&mut about.sampling);
         let labels = self.labels.share(&mut about.labels).map_or(0, |labels| labels.bytes());
         let measured = self.measured.share(&mut about.measured).map_or(0, size_of_val);
-        (sampling + labels + measured) as u64
+        let image_settings =
+            about.images.as_mut().map_or(0, |images| self.image_settings.share_text(&mut images.settings));
+        (sampling + labels + measured + image_settings) as u64
+    }
+}
+
+impl Latest<str> {
+    /// Shares a text that is not too long. Returns its bytes if it was seen before.
+    fn share_text(&mut self, text: &mut Option<Arc<str>>) -> usize {
+        let is_short = text.as_ref().is_some_and(|text| text.len() <= LONGEST);
+        if is_short { self.share(text).map_or(0, str::len) } else { 0 }
     }
 }
 
@@ -59,6 +69,7 @@ impl<T: ?Sized + PartialEq> Latest<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::PromptImages;
 
     #[test]
     fn equal_values_of_turns_are_one_value() {
@@ -76,6 +87,11 @@ mod tests {
             Arc::ptr_eq(a.sampling.as_ref().unwrap(), b.sampling.as_ref().unwrap())
         };
         assert!(is_one(&first, &second) && !is_one(&first, &third));
+        let with_images = |settings: &str| TurnMetadata {
+            images: Some(Box::new(PromptImages::default().with_settings(Some(settings.into())))),
+            ..TurnMetadata::default()
+        };
+        assert_eq!([(); 2].map(|()| common.share(&mut with_images("{\"a\":1}"))), [0, 7]);
         for at in 0..KEPT {
             common.share(&mut about(&at.to_string()));
         }

@@ -34,6 +34,8 @@ pub struct TurnImage {
 pub struct PromptImages {
     /// The pictures. Their ranges do not overlap.
     pub list: Vec<TurnImage>,
+    /// The settings of the processor that expanded them, JSON text; `None` if they are not known. A trainer needs them for equal pixel values.
+    pub settings: Option<Arc<str>>,
     /// The ids of the prompt, with digits of the pictures' digests in place of their first tokens: ids do not identify a picture. Samples of one
     /// prompt share them.
     #[serde(skip)]
@@ -78,7 +80,13 @@ impl PromptImages {
         };
         let list: Vec<_> = images.into_iter().map(turn_image).collect();
         let keys = keys(ids, &list);
-        Self { list, keys }
+        Self { list, settings: None, keys }
+    }
+
+    /// The same with the settings of the processor.
+    #[must_use]
+    pub fn with_settings(self, settings: Option<Arc<str>>) -> Self {
+        Self { settings, ..self }
     }
 
     /// What the prompt is compared by: its ids, and the digests of its pictures.
@@ -105,7 +113,7 @@ impl PromptImages {
         };
         let list: Vec<_> = self.list.iter().filter_map(rebase).collect();
         let keys = || same.map_or_else(|| self.keys[known..].into(), |same| Arc::clone(&same.keys));
-        (!list.is_empty()).then(|| Box::new(Self { keys: keys(), list }))
+        (!list.is_empty()).then(|| Box::new(Self { keys: keys(), settings: self.settings.clone(), list }))
     }
 
     /// The pictures of a path from its root to the prompt of its last turn. That prompt, from the root on, has these ids.
@@ -120,7 +128,8 @@ impl PromptImages {
             }
             before += u32::try_from(turn.prompt.len() + turn.response.len()).unwrap_or(u32::MAX);
         }
-        (!images.is_empty()).then(|| Box::new(Self::new(ids, images)))
+        let settings = path.last().and_then(|turn| turn.about.images.as_ref()?.settings.clone());
+        (!images.is_empty()).then(|| Box::new(Self::new(ids, images).with_settings(settings)))
     }
 
     /// Marks the pictures whose bytes the record of the turn has: those that no earlier record of its session has.
@@ -131,9 +140,11 @@ impl PromptImages {
         }
     }
 
-    /// The bytes of the list and of the keys. Those of the pictures are counted by the store.
+    /// The bytes of the list, the settings and the keys. Those of the pictures are counted by the store.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.list.len() * (size_of::<TurnImage>() + size_of::<Image>()) + 4 * self.keys.len()
+        let settings = self.settings.as_ref().map_or(0, |settings| settings.len());
+        let list = self.list.len() * (size_of::<TurnImage>() + size_of::<Image>());
+        size_of::<Self>() + list + settings + 4 * self.keys.len()
     }
 
     /// The pictures whose bytes the record of the turn has.

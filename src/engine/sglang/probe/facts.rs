@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::engine::capabilities::{Capabilities, ChatFacts, Preferred, ProductTraits, StreamMode};
+use crate::engine::capabilities::{Capabilities, ChatFacts, ImageFacts, Preferred, ProductTraits, StreamMode};
 use crate::engine::sglang::resume::STATELESS;
 use crate::engine::sglang::score::changes_logprobs;
 use crate::engine::{sgl_jax, sglang};
@@ -54,6 +54,16 @@ impl InfoObject {
         found.preferred = self.members.get("preferred_sampling_params").and_then(preferred);
     }
 
+    /// How pictures are processed. An image processor that is not fast is PIL's.
+    fn images(&self) -> ImageFacts {
+        let overrides = self.members.get("mm_process_config").and_then(|config| config.get("image")?.as_object());
+        let is_pil = self.flag("disable_fast_image_processor") == Some(true);
+        ImageFacts {
+            overrides: overrides.filter(|members| !members.is_empty()).map(|members| json!(members).to_string()),
+            backend: if is_pil { Some("pil".to_owned()) } else { self.text("image_processor_backend") },
+        }
+    }
+
     /// Applies the answer of `/server_info` or `/get_server_info`.
     pub(super) fn server(self, found: &mut Capabilities) {
         if found.product.is_none() && sgl_jax::has_settings(&self.members) {
@@ -86,6 +96,7 @@ impl InfoObject {
             input_ids: self.flag("return_input_ids") == Some(true),
             output_ids: self.flag("return_output_ids") == Some(true),
         };
+        found.images = self.images();
         found.routed_experts = self.flag("enable_return_routed_experts");
         found.hierarchical_cache = self.flag("enable_hierarchical_cache") == Some(true);
         found.version = self.text("version");
@@ -137,8 +148,6 @@ pub(super) fn product(has_model_info: bool, found: &Capabilities) -> Option<&'st
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn server(answer: &Value) -> Capabilities {
@@ -174,6 +183,22 @@ mod tests {
         assert!(server(&json!({"enable_hierarchical_cache": true})).hierarchical_cache);
         assert!(!server(&json!({"enable_hierarchical_cache": false})).hierarchical_cache);
         assert!(!server(&json!({})).hierarchical_cache);
+    }
+
+    #[test]
+    fn settings_of_pictures_are_those_of_the_command_line() {
+        let images = |answer: &Value| {
+            let ImageFacts { overrides, backend } = server(answer).images;
+            (overrides, backend)
+        };
+        let auto = Some("auto".to_owned());
+        let config = json!({"image": {"max_pixels": 5}, "video": {"fps": 1}});
+        let set = json!({"mm_process_config": config, "image_processor_backend": "auto", "disable_fast_image_processor": false});
+        assert_eq!(images(&set), (Some(r#"{"max_pixels":5}"#.to_owned()), auto.clone()));
+        assert_eq!(images(&json!({"mm_process_config": {}, "image_processor_backend": "auto"})), (None, auto));
+        let slow = json!({"mm_process_config": {"image": {}}, "image_processor_backend": "auto", "disable_fast_image_processor": true});
+        assert_eq!(images(&slow), (None, Some("pil".to_owned())));
+        assert_eq!(images(&json!({"mm_process_config": 1})), (None, None));
     }
 
     #[test]
