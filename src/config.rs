@@ -31,7 +31,7 @@ pub use commands::{
     ShowArgs, TopArgs,
 };
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
-pub use export::{ExportArgs, Format};
+pub use export::{ExportArgs, ExportImages, Format};
 pub use interruptions::{InterruptionConfig, OnAbort};
 pub use keys::{ControlToken, KeyConfig};
 pub use load::{Invalid, load};

@@ -16,6 +16,8 @@ mod facts;
 #[cfg(test)]
 mod fixture;
 mod format;
+mod image_table;
+mod images;
 mod jsonl;
 mod miles;
 mod nemo_rl;
@@ -44,7 +46,7 @@ mod verl;
 mod versions;
 
 pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_keys};
-pub use crate::config::Format;
+pub use crate::config::{ExportImages, Format};
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use exclude::{Exclusions, Lack};
 pub use facts::flags;
@@ -114,6 +116,8 @@ pub struct Batch {
     pub refused: Vec<ExcludedLeaf>,
     /// How rows become tensors.
     pub shape: Shape,
+    /// What it has of pictures.
+    pub images: ExportImages,
     /// Fills the columns about thinking of `jsonl`, `arrow` and `parquet`; without it they are null.
     pub annotate: Option<Annotate>,
     /// Fills the text columns of the same formats; without it they are null.
@@ -174,6 +178,7 @@ impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut text = f.debug_struct("Batch");
         text.field("rows", &self.rows).field("refused", &self.refused).field("shape", &self.shape);
+        text.field("images", &self.images);
         text.field("annotate", &self.annotate.is_some()).field("decoder", &self.decoder).finish()
     }
 }

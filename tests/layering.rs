@@ -101,11 +101,17 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("crc32c", &["src/session/ledger/"]),
     ("fs4", &["src/session/ledger/log/directory.rs"]),
     ("libmimalloc_sys", &["src/main.rs"]),
-    ("arrow_array", &["src/export/columnar.rs", "src/export/columnar/", "src/export/parquet.rs"]),
+    (
+        "arrow_array",
+        &["src/export/columnar.rs", "src/export/columnar/", "src/export/image_table.rs", "src/export/parquet.rs"],
+    ),
     ("arrow_buffer", &["src/export/columnar/"]),
-    ("arrow_schema", &["src/export/columnar.rs", "src/export/columnar/"]),
+    (
+        "arrow_schema",
+        &["src/export/columnar.rs", "src/export/columnar/", "src/export/image_table.rs", "src/export/parquet.rs"],
+    ),
     ("arrow_ipc", &["src/export/arrow.rs"]),
-    ("parquet", &["src/export/parquet.rs"]),
+    ("parquet", &["src/export/image_table.rs", "src/export/parquet.rs"]),
     // with its inner module, because a module of `export` has the same name
     ("safetensors::tensor", &["src/logits/safetensors/"]),
     ("libc", &["src/serve/connection/listener.rs", "src/logits/shm.rs", "src/session/ledger/log/disk.rs"]),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
+use serde::Deserialize;
 
 use super::{ControlPortArgs, LogConfig, ThinkIds};
 
@@ -43,6 +44,33 @@ pub enum Format {
     Arrow,
     /// The columns of `jsonl` as a Parquet file
     Parquet,
+    /// The pictures of the rows as a Parquet file: a row for each picture
+    Images,
+}
+
+/// What an export has of the pictures of its rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExportImages {
+    /// References to the pictures
+    #[default]
+    Refs,
+    /// References, and the bytes of the pictures
+    Embed,
+}
+
+impl ExportImages {
+    /// The value with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::from_str(name, false).ok()
+    }
+}
+
+impl std::fmt::Display for ExportImages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.to_possible_value().expect("no value is hidden").get_name())
+    }
 }
 
 impl Format {
@@ -99,6 +127,9 @@ pub struct ExportArgs {
     /// jsonl, arrow and parquet: fill the text columns with the tokenizer of the running tokentap
     #[arg(long, env = "TOKENTAP_TEXT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub text: bool,
+    /// Pictures of the rows: references, or their bytes as well; without it references
+    #[arg(long, env = "TOKENTAP_IMAGES", value_name = "WHICH")]
+    pub images: Option<ExportImages>,
     /// Classes of turns to train: main, subagent, compaction, auxiliary, unlabelled, all; without it main, subagent and unlabelled
     #[arg(long, env = "TOKENTAP_CLASSES", value_name = "LIST", value_delimiter = ',')]
     pub classes: Vec<String>,

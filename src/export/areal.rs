@@ -7,18 +7,21 @@ use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::versions::Numbering;
-use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
+use super::{Batch, Export, ExportImages, ExportOption, Exporter, Needs, facts, images, settle};
 use crate::session::{Row, Segment};
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter =
-    Exporter { options: &[ExportOption::Advantages, ExportOption::Entropies, ExportOption::PadTokenId], export };
+pub(super) const EXPORTER: Exporter = Exporter {
+    options: &[ExportOption::Advantages, ExportOption::Images, ExportOption::Entropies, ExportOption::PadTokenId],
+    export,
+};
 
 /// Whole rows, `[B, L]`. Integers are int64, as torch makes them from AReaL's Python lists.
 fn export(batch: Batch) -> Export {
-    let mut settled = settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: true, ..Needs::default() });
+    let needs = Needs { logprobs: true, entropy: true, images: Some(batch.images), ..Needs::default() };
+    let mut settled = settle(batch.rows, batch.refused, needs);
     let rows = settled.rows;
-    let table = non_tensor::rows(&rows, |_| [None, None]);
+    let table = non_tensor::rows(&rows, |_| [None, None], |_, tokens| Some(tokens));
     let mut metadata = non_tensor::metadata("areal", &table, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
 
@@ -58,6 +61,21 @@ fn export(batch: Batch) -> Export {
         tensors.push(tensor("entropy", Dtype::F32, |row, width, sink| {
             PerToken::Entropy.fill(row.segments(), width, sink);
         }));
+    }
+    let images = images::distinct(&rows);
+    if !images.is_empty() {
+        tensors.push(tensor("mm_token_type_ids", Dtype::I64, |row, width, sink| {
+            let mut at = 0;
+            for image in row.path().images() {
+                sink(Run::Integer(0, image.tokens.start - at));
+                sink(Run::Integer(1, image.tokens.len()));
+                at = image.tokens.end;
+            }
+            sink(Run::Integer(0, width - at));
+        }));
+    }
+    if batch.images == ExportImages::Embed {
+        tensors.extend(images.iter().filter_map(Tensor::of_image));
     }
     if rows.iter().any(|row| row.marks.advantages.is_some()) {
         tensors.push(tensor("advantages", Dtype::F32, |row, width, sink| {
@@ -99,7 +117,7 @@ mod tests {
     use ::safetensors::Dtype;
 
     use super::*;
-    use crate::export::fixture::{File, batch, example, rows_of, turns};
+    use crate::export::fixture::{File, batch, example, rows_of, turns, with_pictures};
 
     #[test]
     fn rows_are_whole_and_padded_on_the_right() {
@@ -140,6 +158,24 @@ mod tests {
         assert_eq!(versions(&turns)[..9], [-1; 9], "other epochs are not compared with it");
         turns[1].about.policy[1].version = Some("30".into());
         assert_eq!(versions(&turns)[..9], [-1, -1, -1, -1, -1, -1, -1, -1, 30]);
+    }
+
+    #[test]
+    fn tokens_of_pictures_have_another_type() {
+        let mut batch = batch(rows_of(with_pictures(turns())));
+        let file = File::of(export(batch.clone()));
+        let types = [0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0];
+        assert_eq!(file.integers("mm_token_type_ids"), types);
+        let masks = file.integers("loss_mask");
+        assert!(types.iter().zip(&masks).all(|(kind, mask)| kind * mask == 0), "pictures are not trained");
+        let images = file.metadata_json("non_tensor_batch")["images"].clone();
+        assert_eq!((&images[1][1]["start"], &images[1][1]["end"]), (&serde_json::json!(5), &serde_json::json!(6)));
+        assert!(!file.names().iter().any(|name| name.starts_with("images.")), "only references");
+        batch.images = ExportImages::Embed;
+        let file = File::of(export(batch));
+        let pictures: Vec<_> = file.names().into_iter().filter(|name| name.starts_with("images.")).collect();
+        assert_eq!((file.shape("input_ids")[0], pictures.len()), (1, 1));
+        assert_eq!(file.integers(&pictures[0]), b"BM first".map(i64::from));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
-use super::{Annotate, Batch, Decoder, Needs, RowCounts, facts, settle, text};
+use super::{Annotate, Batch, Decoder, ExportImages, Needs, RowCounts, facts, settle, text};
 use crate::session::{Path, Row, Turn, TurnMetadata};
 
 /// The version of the schema. It rises when a column is removed, or its name, type or meaning changes, but not for a new column.
@@ -23,11 +23,12 @@ pub(super) struct Bounds {
     pub(super) rows: usize,
 }
 
-/// The functions that compute columns from a path.
+/// What is computed from a path or left out, as the caller of the export chooses.
 #[derive(Default)]
 struct ComputedColumns {
     annotate: Option<Annotate>,
     decoder: Option<Decoder>,
+    images: ExportImages,
 }
 
 /// The rows of a table.
@@ -58,6 +59,18 @@ impl Rows {
         }
     }
 
+    /// The bytes of the pictures of a row in a line of `jsonl`.
+    fn image_bytes(&self, at: usize) -> u64 {
+        let of_turn = |turn: &Arc<Turn>| -> u64 {
+            let images = turn.about.images.iter().flat_map(|images| &images.list);
+            images.map(|image| base64_len(image.image.size)).sum()
+        };
+        match self {
+            Self::Selected(rows) => rows[at].upwards().map(of_turn).sum(),
+            Self::Paths(paths) => paths[at].steps.iter().map(|step| of_turn(&step.turn)).sum(),
+        }
+    }
+
     fn path(&self, at: usize) -> Path {
         match self {
             Self::Selected(rows) => rows[at].path(),
@@ -81,7 +94,7 @@ pub(super) struct Table {
 impl Table {
     /// A table of the rows. Refuses only inconsistent rows, and rows with ids above int32.
     pub(super) fn new(batch: Batch, format: &str, bounds: Bounds) -> Self {
-        let needs = Needs { int32_ids: true, ..Needs::default() };
+        let needs = Needs { int32_ids: true, images: Some(batch.images), ..Needs::default() };
         let settled = settle(batch.rows, batch.refused, needs);
         let mut metadata = vec![
             ("tokentap_schema_version", SCHEMA_VERSION.to_string()),
@@ -94,7 +107,7 @@ impl Table {
         if let Some(decoder) = &batch.decoder {
             metadata.push(("tokenizer", decoder.tokenizer.clone()));
         }
-        let computed = ComputedColumns { annotate: batch.annotate, decoder: batch.decoder };
+        let computed = ComputedColumns { annotate: batch.annotate, decoder: batch.decoder, images: batch.images };
         let rows = Rows::Selected(settled.rows);
         Self { tally: settled.tally, rows, at: 0, bounds, computed, metadata }
     }
@@ -139,9 +152,13 @@ fn turns_size<'a>(
 fn json_len(about: &TurnMetadata) -> u64 {
     let texts = about.extras.values().map(|text| &**text).chain(about.sampling.as_deref());
     let lengths = texts.map(text::string_len);
-    // base64 takes four characters for three bytes
-    let columns = about.columns.iter().map(|column| column.data.len().div_ceil(3) as u64 * 4);
+    let columns = about.columns.iter().map(|column| base64_len(column.data.len() as u64));
     lengths.chain(columns).sum()
+}
+
+/// Base64 takes four characters for three bytes.
+fn base64_len(bytes: u64) -> u64 {
+    bytes.div_ceil(3) * 4
 }
 
 impl Iterator for Table {
@@ -151,6 +168,9 @@ impl Iterator for Table {
         let (mut paths, mut bytes) = (Vec::new(), 0);
         for at in (self.at..self.rows.len()).take(self.bounds.rows) {
             bytes += self.rows.size(at);
+            if self.computed.images == ExportImages::Embed {
+                bytes += self.rows.image_bytes(at);
+            }
             if bytes > self.bounds.bytes && !paths.is_empty() {
                 break;
             }
@@ -167,6 +187,8 @@ mod tests {
 
     use super::*;
     use crate::export::fixture::{batch, example, rows_of, turns};
+    use crate::images::Image;
+    use crate::session::PromptImages;
 
     fn lengths(bounds: Bounds) -> Vec<usize> {
         let mut batch = example();
@@ -200,6 +222,24 @@ mod tests {
         rows.iter_mut().for_each(|row| row.steps[1].reward = Some(Arc::new(json!({"note": "x".repeat(1000)}))));
         assert_eq!(lengths_beside_turns(&rows, 1500), [1, 1], "also the reward of a turn");
         assert_eq!(lengths_beside_turns(&rows, 2500), [2]);
+    }
+
+    #[test]
+    fn embedded_pictures_count_towards_the_bytes_of_a_batch() {
+        let mut turns = turns();
+        turns.iter_mut().skip(1).for_each(|turn| {
+            let picture = Arc::new(Image::new(vec![7; 3000].into()));
+            turn.about.images = Some(Box::new(PromptImages::new(&turn.prompt, [(picture, 0..1)])));
+        });
+        let lengths = |images, more| {
+            let batch = Batch { images, ..batch(rows_of(turns.clone())) };
+            let turns: u64 = batch.rows.iter().flat_map(Row::upwards).map(|turn| turn.bytes()).sum();
+            let bounds = Bounds { bytes: turns + more, rows: 4 };
+            Table::new(batch, "arrow", bounds).map(|record| record.num_rows()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(ExportImages::Embed, 4500), [1, 1]);
+        assert_eq!(lengths(ExportImages::Embed, 9000), [2]);
+        assert_eq!(lengths(ExportImages::Refs, 100), [2]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::per_token::{PerToken, numbers};
 use super::text::Text;
-use super::{Annotate, PathColumn, facts};
-use crate::session::{EntropyMethod, Fault, Labels, Path, PathImage, Segment, Step, TurnMetadata};
+use super::{Annotate, PathColumn, facts, images};
+use crate::session::{EntropyMethod, Fault, Labels, Path, Segment, Step, TurnMetadata};
 
 /// Appends the entry of this path to `out`: one object on one line.
 ///
@@ -30,7 +30,7 @@ pub(crate) fn write(path: &Path, annotate: Option<&Annotate>, out: &mut Vec<u8>)
 /// Writes the pictures of a path, how it ended, its turns, and the annotations. `extras` may be as large as all tokens; if it is false, those of the turns
 /// are left out.
 pub(super) fn outcome(path: &Path, extras: bool, annotate: Option<&Annotate>, text: &mut Text) {
-    images(path, text);
+    images::describe(path, text);
     text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
     text.key("flags").strings(facts::flags(path));
     text.key("reward").value(facts::raw_reward(path));
@@ -128,26 +128,6 @@ fn columns(path: &Path, text: &mut Text) {
                     None => text.key("shape").literal("null"),
                 }
                 text.key("data").base64(&column.data());
-            });
-        }
-    });
-}
-
-/// Writes the pictures, if the path has any: where the tokens of each are.
-fn images(path: &Path, text: &mut Text) {
-    if path.images().next().is_none() {
-        return;
-    }
-    text.key("images").array(|list| {
-        for PathImage { turn, tokens, image } in path.images() {
-            list.object(|text| {
-                text.key("turn").integer(turn);
-                text.key("start").integer(tokens.start);
-                text.key("end").integer(tokens.end);
-                text.key("sha256").string(&image.digest.to_string());
-                text.key("media_type").string(image.media_type.name());
-                text.key("bytes").integer(image.size);
-                text.key("available").literal(if image.bytes.is_some() { "true" } else { "false" });
             });
         }
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::experts::RoutedExperts;
-use super::{Batch, ExcludedLeaf, facts, repeated_rows};
+use super::{Batch, ExcludedLeaf, facts, images, repeated_rows};
 use crate::named_enum::named_enum;
 use crate::session::Row;
 
@@ -23,6 +23,8 @@ named_enum! {
         Reward = "missing_reward",
         /// The path has no number as its reward. Rewards of its turns do not count.
         PathReward = "missing_path_reward",
+        /// The bytes of a picture of the row are not known, only its digest.
+        Images = "image_unavailable",
     }
 }
 
@@ -40,6 +42,7 @@ impl Lack {
             Self::Reward => "no number as reward; files of skyrl and verl have those of all rows or of none",
             Self::PathReward => "no number as reward of the path; files of areal have those of all rows or of none",
             Self::Scores => "the teacher has not scored a trained turn",
+            Self::Images => "a picture without its bytes",
         }
     }
 
@@ -49,6 +52,7 @@ impl Lack {
             Self::Scores => row.lacks_scores(),
             Self::Reward => !facts::is_scored(row),
             Self::PathReward => facts::path_reward(row).is_none(),
+            Self::Images => row.upwards().any(|turn| images::lacks_bytes(turn)),
             Self::RoutedExperts | Self::PartOfExperts | Self::ShapeOfExperts => {
                 RoutedExperts::of(&row.path()).is_err_and(|lack| lack == self)
             }

@@ -19,6 +19,7 @@ use crate::session::{Cause, Fault, Path, Row, TurnMetadata};
 pub fn flags(path: &Path) -> Vec<&'static str> {
     let mut policies = Policies::default();
     let (mut extends, mut retokenised, mut foreign, mut inserted, mut lacks_column, mut mixes) = Default::default();
+    let mut image_settings: HashSet<Option<&str>> = HashSet::new();
     let mut faults = HashSet::new();
     let mut processed: BTreeSet<&str> = BTreeSet::new();
     // a single pass, because a path may have thousands of turns
@@ -38,6 +39,7 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         let recorded = turn.about.columns.iter().map(|column| &*column.name).filter(|name| is_processed(name));
         processed.extend(recorded.chain(of_path));
         mixes |= was_processed_again(&turn.about);
+        image_settings.extend(turn.about.images.iter().map(|images| images.settings.as_deref()));
         faults.extend(turn.about.fault);
     }
     lacks_column |= processed.into_iter().any(|name| !PathColumn::is_whole(path, name));
@@ -54,13 +56,14 @@ pub fn flags(path: &Path) -> Vec<&'static str> {
         mixes,
         path.marks.repeats_sample,
         path.marks.advantage_lacks_entropy,
+        image_settings.len() > 1,
     ];
     let faults = Fault::ALL.into_iter().map(|fault| faults.contains(&fault));
     flag_names().zip(facts.into_iter().chain(faults)).filter_map(|(name, holds)| holds.then_some(name)).collect()
 }
 
 /// The flags that are no faults, in the order of [`flags`].
-const FLAGS: [&str; 12] = [
+const FLAGS: [&str; 13] = [
     "incomplete",
     "crosses_versions",
     "policy_uncertain",
@@ -73,6 +76,7 @@ const FLAGS: [&str; 12] = [
     "column_uncertain",
     "repeats_sample",
     "advantage_lacks_entropy",
+    "mixed_image_settings",
 ];
 
 /// The names of all flags of a row.
@@ -256,7 +260,9 @@ mod tests {
     use super::*;
     use crate::columns::{Column, ColumnFault, NumberType, Shape};
     use crate::export::fixture::{path, rows as rows_from, rows_of, turn, turns};
-    use crate::session::{AdapterSpan, Chat};
+    use crate::export::images;
+    use crate::images::Image;
+    use crate::session::{AdapterSpan, Chat, PromptImages};
 
     #[test]
     fn flags_of_a_row() {
@@ -295,6 +301,25 @@ mod tests {
             "ids_mismatch",
         ];
         assert_eq!(flags(&row), all);
+    }
+
+    #[test]
+    fn settings_of_pictures_are_mixed_if_they_differ() {
+        let flags_of = |settings: [Option<&str>; 2]| {
+            let mut turns = [turn(0, None, &[1], &[2]), turn(1, Some(0), &[3], &[4])];
+            for (turn, settings) in turns.iter_mut().zip(settings) {
+                let images = PromptImages::new(&turn.prompt, [(Arc::new(Image::new(b"a"[..].into())), 0..1)]);
+                turn.about.images = Some(Box::new(images.with_settings(settings.map(Into::into))));
+            }
+            let turns = turns.map(Arc::new);
+            let path = path(&[&turns[0], &turns[1]]);
+            (flags(&path), images::settings(&path).map(ToString::to_string))
+        };
+        assert_eq!(flags_of([Some("{}"); 2]), (vec![], Some("{}".to_owned())));
+        assert_eq!(flags_of([None; 2]), (vec![], None));
+        for mixed in [[Some("{}"), Some("{ }")], [Some("{}"), None], [None, Some("{}")]] {
+            assert_eq!(flags_of(mixed), (vec!["mixed_image_settings"], None));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Rows for the tests of the formats: a conversation of two turns, a branch after its first turn, and readers of the output.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ::safetensors::{Dtype, SafeTensors};
@@ -8,7 +9,8 @@ use serde_json::Value;
 
 use super::{Batch, Export, Needs, Shape, settle};
 use crate::columns::{self, Column, NumberType};
-use crate::session::{Path, RewardScope, Row, Snapshot, Span, Step, Turn, TurnMetadata};
+use crate::images::Image;
+use crate::session::{Path, PromptImages, RewardScope, Row, Snapshot, Span, Step, Turn, TurnMetadata};
 
 /// A turn whose logprobs are -0.5, -1.0, … and whose entropies are 0.25, 0.5, ….
 pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Turn {
@@ -63,6 +65,22 @@ pub(super) fn with_experts(mut turns: [Turn; 3]) -> [Turn; 3] {
             data: (first..first + values).collect::<Vec<u8>>().into(),
         });
     }
+    turns
+}
+
+/// The settings of the processor of the pictures.
+pub(super) const SETTINGS: &str = r#"{"processor":{}}"#;
+
+/// Adds a picture with these tokens of the prompt.
+pub(super) fn add_picture(turn: &mut Turn, image: Image, tokens: Range<u32>) {
+    let images = PromptImages::new(&turn.prompt, [(Arc::new(image), tokens)]);
+    turn.about.images = Some(Box::new(images.with_settings(Some(SETTINGS.into()))));
+}
+
+/// The turns with a picture in the first prompt, and one in that of the branch, of which only the digest is known.
+pub(super) fn with_pictures(mut turns: [Turn; 3]) -> [Turn; 3] {
+    add_picture(&mut turns[0], Image::new(b"BM first"[..].into()), 1..3);
+    add_picture(&mut turns[2], Image { bytes: None, ..Image::new(b"gone"[..].into()) }, 0..1);
     turns
 }
 

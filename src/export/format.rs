@@ -1,7 +1,8 @@
 //! The exporter of each format, and the options that it uses.
 
 use super::{
-    Batch, Export, areal, arrow, jsonl, miles, nemo_rl, prime_rl, rllm, skyrl, slime, strands, tinker, trl, tunix, verl,
+    Batch, Export, areal, arrow, image_table, jsonl, miles, nemo_rl, prime_rl, rllm, skyrl, slime, strands, tinker,
+    trl, tunix, verl,
 };
 use crate::config::Format;
 use crate::named_enum::named_enum;
@@ -15,6 +16,8 @@ named_enum! {
         Advantages = "advantages",
         /// The logprobs of a teacher.
         Scores = "scores",
+        /// References to pictures, or pictures.
+        Images = "images",
         /// Entropies. Formats that always have them accept the option too.
         Entropies = "entropies",
         /// The padding id.
@@ -28,7 +31,8 @@ named_enum! {
 
 impl ExportOption {
     /// The options of the formats with a column for each value.
-    pub(super) const OF_COLUMNS: &'static [Self] = &[Self::Text, Self::Advantages, Self::Scores, Self::Entropies];
+    pub(super) const OF_COLUMNS: &'static [Self] =
+        &[Self::Text, Self::Advantages, Self::Scores, Self::Images, Self::Entropies];
 }
 
 /// An option that a format would ignore.
@@ -69,6 +73,7 @@ impl Format {
             Self::Arrow => arrow::EXPORTER,
             // `super::`, because a crate has the same name
             Self::Parquet => super::parquet::EXPORTER,
+            Self::Images => image_table::EXPORTER,
         }
     }
 
@@ -112,8 +117,9 @@ mod tests {
         turns.iter_mut().for_each(|turn| turn.about.sampling = Some(r#"{"temperature":1}"#.into()));
         let mut rows = rows_of(turns);
         rows[0].steps[0].reward = Some(Arc::new(0.421_875.into()));
-        // `arrow` and `parquet` compress the rows of `jsonl`
-        let texts = Format::all().iter().filter(|format| !matches!(format, Format::Arrow | Format::Parquet));
+        // `arrow` and `parquet` compress the rows of `jsonl`, and `images` has pictures only
+        let texts =
+            Format::all().iter().filter(|format| !matches!(format, Format::Arrow | Format::Parquet | Format::Images));
         for format in texts {
             let holds = |bytes: Vec<u8>| bytes.windows(8).any(|part| part == b"0.421875");
             assert!(holds(bytes(format.export(batch(rows.clone())))), "{format}");

@@ -8,13 +8,13 @@ use super::per_token::PerToken;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, ExcludedLeaf, Export, ExportOption, Exporter, Needs, settle};
+use super::{Batch, ExcludedLeaf, Export, ExportImages, ExportOption, Exporter, Needs, images, settle};
 use crate::session::{Path, Row};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
     // miles' reader refuses tensors that it does not expect
-    options: &[ExportOption::Entropies],
+    options: &[ExportOption::Images, ExportOption::Entropies],
     export,
 };
 
@@ -23,10 +23,12 @@ const TENSORS: [&str; 2] = ["rollout_routed_experts", "rollout_indexer_topk"];
 
 /// `tokens.i` has the whole row, the other tensors the tokens after the first prompt; `_samples_meta` has the metadata.
 ///
-/// miles refuses tensors that it does not expect, so `rollout_entropys.i` exists only if the batch requests entropies.
+/// miles refuses tensors that it does not expect, so `rollout_entropys.i` exists only if the batch requests entropies, and rows with pictures
+/// only if it requests their bytes: miles would ignore references, and train such rows on the ids alone.
 fn export(batch: Batch) -> Export {
-    let mut settled =
-        settle(batch.rows, batch.refused, Needs { logprobs: true, entropy: batch.shape.entropies, ..Needs::default() });
+    let images = Some(batch.images).filter(|images| *images == ExportImages::Embed);
+    let needs = Needs { logprobs: true, entropy: batch.shape.entropies, images, ..Needs::default() };
+    let mut settled = settle(batch.rows, batch.refused, needs);
     let rows = settled.rows;
     let tensor = |name: &str, at: usize, dtype, width, row: fn(&Row, usize, Sink<'_>)| {
         let paths = rows.clone();
@@ -64,6 +66,7 @@ fn export(batch: Batch) -> Export {
             }));
         }
     }
+    tensors.extend(images::distinct(&rows).iter().filter_map(Tensor::of_image));
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
     let nulls: &[&str] = if experts.is_some() { &TENSORS[1..] } else { &TENSORS };
     tensors.push(samples_meta(Arc::clone(&rows), settled.refused, nulls));
@@ -110,6 +113,7 @@ fn sample(path: &Path, nulls: &[&str], list: &mut Text) {
             text.key("leaf").integer(path.leaf().id);
             text.key("flags").strings(facts::flags(path));
             facts::write_turn_rewards(path, "turn_rewards", text);
+            images::describe(path, text);
         });
         text.key("reward").value(facts::raw_reward(path));
         text.key("nulls").strings(nulls);
@@ -153,11 +157,30 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::export::fixture::{File, batch, example, rows_of, turns, with_experts};
+    use crate::export::fixture::{File, SETTINGS, batch, example, rows_of, turns, with_experts, with_pictures};
 
     fn samples_meta(file: &File) -> Value {
         let bytes: Vec<u8> = file.integers("_samples_meta").iter().map(|byte| u8::try_from(*byte).unwrap()).collect();
         serde_json::from_slice(&bytes).unwrap()
+    }
+
+    #[test]
+    fn rows_with_pictures_are_exported_with_their_bytes_only() {
+        let mut batch = batch(rows_of(with_pictures(turns())));
+        let file = File::of(export(batch.clone()));
+        assert_eq!(file.names(), ["_samples_meta"]);
+        let refused = samples_meta(&file)["session_metadata"]["refused"].clone();
+        assert_eq!(
+            (&refused[0]["reason"], &refused[1]["reason"]),
+            (&json!("images_unsupported"), &json!("images_unsupported"))
+        );
+        batch.images = ExportImages::Embed;
+        let file = File::of(export(batch));
+        let metadata = samples_meta(&file)["samples"][0]["metadata"].clone();
+        assert_eq!((&metadata["image_settings"], &metadata["images"][0]["end"]), (&json!(SETTINGS), &json!(3)));
+        let name = format!("images.{}", metadata["images"][0]["sha256"].as_str().unwrap());
+        assert_eq!(file.integers(&name), b"BM first".map(i64::from));
+        assert_eq!(file.names().len(), 5, "the row of the picture whose bytes are not known is refused");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The values of rows that are not tensors, as lists in the header of a file.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::text::Text;
 use super::versions;
-use super::{ExcludedLeaf, facts, text};
+use super::{ExcludedLeaf, facts, images, text};
 use crate::session::Row;
 
 /// The values of a row that are not tensors, computed in one pass over the turns of its path.
@@ -24,13 +25,35 @@ pub(super) struct NonTensorRow {
     reward: Option<Arc<Value>>,
     /// The rewards of its turns, if a turn has one.
     turn_rewards: Option<Vec<Option<Arc<Value>>>>,
+    /// References to its pictures, a JSON list.
+    images: String,
+    has_images: bool,
+    image_settings: Option<Arc<str>>,
 }
 
-/// The values of these rows. `cut` returns the flags for the ends of a row that do not fit into the tensors.
-pub(super) fn rows(rows: &[Row], cut: impl Fn(&Row) -> [Option<&'static str>; 2]) -> Vec<NonTensorRow> {
+/// The values of these rows. `cut` returns the flags for the ends of a row that do not fit into the tensors, and `place` the columns of
+/// tokens of a row, unless they are cut off.
+pub(super) fn rows(
+    rows: &[Row],
+    cut: impl Fn(&Row) -> [Option<&'static str>; 2],
+    place: impl Fn(&Row, Range<usize>) -> Option<Range<usize>>,
+) -> Vec<NonTensorRow> {
     let values = |(row, group): (&Row, usize)| {
         let path = row.path();
+        let mut images = Text::default();
+        let mut has_images = false;
+        images.array(|list| {
+            for image in path.images() {
+                if let Some(columns) = place(row, image.tokens.clone()) {
+                    images::write(&image, columns, list);
+                    has_images = true;
+                }
+            }
+        });
         NonTensorRow {
+            images: images.into_text(),
+            has_images,
+            image_settings: images::settings(&path).cloned(),
             segments: path.segments().count(),
             prompt_name: facts::prompt_name(row),
             group,
@@ -75,8 +98,12 @@ fn non_tensor_batch(rows: &[NonTensorRow]) -> String {
                 None => text.literal("null"),
             });
         }
+        if rows.iter().any(|row| row.has_images) {
+            list("images", &|row, text| text.literal(&row.images));
+            list("image_settings", &|row, text| images::write_settings(row.image_settings.as_ref(), text));
+        }
     });
-    String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
+    text.into_text()
 }
 
 /// The header's members.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrow_array::RecordBatch;
+use arrow_schema::Schema;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, LogicalType, ZstdLevel};
@@ -9,7 +11,7 @@ use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::ByteArrayType;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaDataReader};
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::columnar::{Bounds, Table};
@@ -68,19 +70,31 @@ fn texts(content: &Arc<Bytes>, column: &ColumnChunkMetaData, rows: usize) -> Res
 }
 
 /// The bytes of a file, in parts: a row group each, then the footer.
-fn groups(mut table: Table) -> impl Iterator<Item = Vec<u8>> + Send {
-    let metadata = table.metadata.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
-    let properties = WriterProperties::builder()
+fn groups(table: Table) -> impl Iterator<Item = Vec<u8>> + Send {
+    let properties = properties(&table.metadata).set_compression(Compression::ZSTD(ZstdLevel::default()));
+    parts(table.described(), properties.build(), table)
+}
+
+/// The properties of a file with this metadata, which is in the footer.
+pub(super) fn properties(metadata: &[(&'static str, String)]) -> WriterPropertiesBuilder {
+    let metadata = metadata.iter().map(|(name, value)| KeyValue::new((*name).to_owned(), value.clone()));
+    WriterProperties::builder()
         .set_created_by(concat!("tokentap ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_key_value_metadata(Some(metadata.collect()))
-        .build();
-    // pyarrow reads the metadata from the stored Arrow schema, other readers from the footer
-    let writer = ArrowWriter::try_new(Vec::new(), Arc::new(table.described()), Some(properties));
+}
+
+/// The bytes of a file, in parts: a row group for each batch, then the footer. Readers such as pyarrow read the metadata from the stored
+/// Arrow schema, others from the footer.
+pub(super) fn parts(
+    schema: Schema,
+    properties: WriterProperties,
+    mut batches: impl Iterator<Item = RecordBatch> + Send,
+) -> impl Iterator<Item = Vec<u8>> + Send {
+    let writer = ArrowWriter::try_new(Vec::new(), Arc::new(schema), Some(properties));
     let mut open = Some(writer.expect("Parquet has a type for each column"));
     std::iter::from_fn(move || {
         let mut writer = open.take()?;
-        let Some(record) = table.next() else {
+        let Some(record) = batches.next() else {
             return Some(writer.into_inner().expect("the end of a file goes into memory"));
         };
         writer.write(&record).and_then(|()| writer.flush()).expect("a batch of this schema goes into memory");

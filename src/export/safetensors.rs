@@ -1,9 +1,11 @@
 //! A safetensors file as a stream: the header, which needs the shapes only, then one tensor after the other.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use super::text::Text;
 use super::{Export, PIECE, pieces};
+use crate::images::Image;
 
 /// The type of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +142,18 @@ impl Iterator for Stream {
 }
 
 impl Tensor {
+    /// The bytes of a picture under its digest, if they are known.
+    pub(super) fn of_image(image: &Arc<Image>) -> Option<Self> {
+        let bytes = image.bytes.clone()?;
+        Some(Self {
+            name: format!("images.{}", image.digest),
+            dtype: Dtype::U8,
+            shape: vec![bytes.len()],
+            rows: Split::Even(1),
+            row: Box::new(move |_: usize, sink: Sink<'_>| sink(Run::Bytes(&bytes))),
+        })
+    }
+
     fn elements(&self) -> usize {
         self.shape.iter().product()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::validate::{numbers, verdicts};
-use super::{ExcludedLeaf, Lack, Needs, repeated_rows};
+use super::{ExcludedLeaf, Lack, Needs, images, repeated_rows};
 use crate::session::{Path, Row, Turn};
 
 /// The rows to export.
@@ -66,6 +66,7 @@ pub fn settle(rows: Vec<Row>, mut refused: Vec<ExcludedLeaf>, needs: Needs) -> S
     kept.iter_mut().zip(repeated).for_each(|(row, repeats)| row.marks.repeats_sample = repeats);
     let mut tally = RowCounts::new(kept.len(), &refused);
     tally.add_incomplete(kept.iter().filter(|row| row.lacks_scores()).map(|_| Lack::Scores));
+    tally.add_incomplete(images::rows_without_bytes(&kept).map(|_| Lack::Images));
     SelectedRows { entropy: measured && !kept.is_empty(), rows: kept.into(), refused, tally }
 }
 
@@ -179,7 +180,15 @@ mod tests {
     use crate::export::fixture::{File, batch, bytes, path, rows, rows_of, turn, turns};
     use crate::session::Fault;
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true, temperature: false, kept: None, int32_ids: false };
+    const ALL: Needs = Needs {
+        logprobs: true,
+        entropy: true,
+        temperature: false,
+        kept: None,
+        kept_prompt: None,
+        int32_ids: false,
+        images: None,
+    };
 
     fn trained(settled: &SelectedRows) -> Vec<Vec<bool>> {
         settled.rows.iter().map(|row| row.path().steps.iter().map(|step| step.trained).collect()).collect()

@@ -4,18 +4,21 @@ use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::per_token::{self, PerToken};
 use super::text::{self, Text};
-use super::{Batch, Export, ExportOption, Exporter, Needs, settle};
+use super::{Batch, Export, ExportImages, ExportOption, Exporter, Needs, images, settle};
 use super::{miles, versions};
 use crate::columns::{Column, TEACHER_LOGPROBS};
 use crate::session::Path;
 
 /// The exporter.
-pub(super) const EXPORTER: Exporter =
-    Exporter { options: &[ExportOption::Advantages, ExportOption::Scores, ExportOption::Entropies], export };
+pub(super) const EXPORTER: Exporter = Exporter {
+    options: &[ExportOption::Advantages, ExportOption::Scores, ExportOption::Images, ExportOption::Entropies],
+    export,
+};
 
 /// One sample per row. Samples of one session share a `rollout_id`, samples of one prompt share a `group_index`.
 fn export(batch: Batch) -> Export {
-    let mut settled = settle(batch.rows, batch.refused, Needs { logprobs: true, ..Needs::default() });
+    let needs = Needs { logprobs: true, images: Some(batch.images), ..Needs::default() };
+    let mut settled = settle(batch.rows, batch.refused, needs);
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     // slime replays the routing of all samples of a batch, or of none
     let has_experts = RoutedExperts::common_shape(&rows, &mut settled.tally).is_some();
@@ -24,7 +27,7 @@ fn export(batch: Batch) -> Export {
         text.object(|text| {
             text.key("index").integer(at);
             text.key("group_index").integer(groups[at]);
-            sample(&path, text);
+            sample(&path, batch.images, text);
             if let (true, Ok(experts)) = (has_experts, RoutedExperts::of(&path)) {
                 experts.lists(text.key("rollout_routed_experts"));
             }
@@ -33,7 +36,7 @@ fn export(batch: Batch) -> Export {
     text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
 }
 
-fn sample(path: &Path, text: &mut Text) {
+fn sample(path: &Path, images: ExportImages, text: &mut Text) {
     // the export has tokens only
     text.key("prompt").string("");
     text.key("response").string("");
@@ -43,6 +46,7 @@ fn sample(path: &Path, text: &mut Text) {
     PerToken::Mask.list(per_token::response(path), "0", text.key("loss_mask"));
     PerToken::Logprobs.list(per_token::response(path), "0.0", text.key("rollout_log_probs"));
     teacher_logprobs(path, text);
+    pictures(path, images, text);
     text.key("weight_versions").strings(versions::labels(path));
     text.key("status").string(Status::new(path).name());
     text.key("reward").value(facts::raw_reward(path));
@@ -60,7 +64,28 @@ fn sample(path: &Path, text: &mut Text) {
         text.key("leaf").integer(path.leaf().id);
         text.key("flags").strings(facts::flags(path));
         facts::write_turn_rewards(path, "turn_rewards", text);
+        images::describe(path, text);
     });
+}
+
+/// Writes the pictures of a path as data URIs if they are embedded, and how many are to be processed before training.
+fn pictures(path: &Path, images: ExportImages, text: &mut Text) {
+    let count = path.images().count();
+    if count == 0 {
+        return;
+    }
+    if images == ExportImages::Embed {
+        text.key("multimodal_inputs").object(|text| {
+            text.key("images").array(|list| {
+                for image in path.images() {
+                    // rows with pictures of unknown bytes are refused
+                    list.data_uri(image.image.media_type.name(), image.image.bytes.as_deref().unwrap_or_default());
+                }
+            });
+        });
+    }
+    // JSON has no tensors. With null slime would train on the ids alone; this name it does not know
+    text.key("multimodal_train_inputs").object(|text| text.key("unprocessed_images").integer(count));
 }
 
 /// Writes the teacher's logprobs after the first prompt under slime's name, 0.0 where the mask is 0, if the export has them.
@@ -88,7 +113,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{batch, example, json as read, rows_of, turns, with_experts};
+    use crate::export::fixture::{SETTINGS, batch, example, json as read, rows_of, turns, with_experts, with_pictures};
 
     #[test]
     fn row_is_one_sample() {
@@ -115,6 +140,24 @@ mod tests {
         assert_eq!(second["train_metadata"], json!({"rollout_entropys": [0.0, 0.0, 0.0, 0.25]}));
         assert_eq!((&second["index"], &second["group_index"]), (&json!(1), &json!(0)), "two samples of one prompt");
         assert_eq!((&second["status"], &second["reward"]), (&json!("completed"), &json!({"score": 0.5})));
+    }
+
+    #[test]
+    fn pictures_are_data_uris_if_they_are_embedded() {
+        let mut batch = batch(rows_of(with_pictures(turns())));
+        let whole = read(export(batch.clone()));
+        let second = &whole["samples"][1];
+        assert_eq!(second["multimodal_train_inputs"], json!({"unprocessed_images": 2}));
+        assert_eq!(second.get("multimodal_inputs"), None);
+        let images = &second["metadata"]["images"];
+        assert_eq!((&images[0]["start"], &images[1]["start"], &images[1]["end"]), (&json!(1), &json!(5), &json!(6)));
+        assert_eq!(second["metadata"]["image_settings"], json!(SETTINGS));
+        batch.images = ExportImages::Embed;
+        let whole = read(export(batch));
+        assert_eq!(whole["refused"], json!([{"session": "s", "leaf": 2, "reason": "image_unavailable"}]));
+        let first = &whole["samples"][0];
+        assert_eq!(first["multimodal_inputs"], json!({"images": ["data:image/bmp;base64,Qk0gZmlyc3Q="]}));
+        assert_eq!(first["loss_mask"], json!([1, 1, 0, 1, 1, 1]));
     }
 
     #[test]

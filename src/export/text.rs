@@ -19,6 +19,10 @@ impl Text {
         self.0
     }
 
+    pub(super) fn into_text(self) -> String {
+        String::from_utf8(self.0).expect("JSON that was written from strings is text")
+    }
+
     /// Writes the name of the member whose value is written next.
     pub(super) fn key(&mut self, name: &str) -> &mut Self {
         self.string(name);
@@ -49,6 +53,16 @@ impl Text {
     pub(super) fn base64(&mut self, bytes: &[u8]) {
         self.separate();
         self.0.push(b'"');
+        base64_simd::STANDARD.encode_append(bytes, &mut self.0);
+        self.0.push(b'"');
+    }
+
+    /// Writes bytes as a data URI.
+    pub(super) fn data_uri(&mut self, media_type: &str, bytes: &[u8]) {
+        self.separate();
+        self.0.extend_from_slice(b"\"data:");
+        self.0.extend_from_slice(media_type.as_bytes());
+        self.0.extend_from_slice(b";base64,");
         base64_simd::STANDARD.encode_append(bytes, &mut self.0);
         self.0.push(b'"');
     }
@@ -201,7 +215,7 @@ pub(super) fn refusal(text: &mut Text, refused: &ExcludedLeaf) {
 pub(super) fn refusals(refused: &[ExcludedLeaf]) -> String {
     let mut text = Text::default();
     text.array(|list| refused.iter().for_each(|leaf| refusal(list, leaf)));
-    String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
+    text.into_text()
 }
 
 #[cfg(test)]
@@ -211,7 +225,7 @@ mod tests {
     fn written(write: impl FnOnce(&mut Text)) -> String {
         let mut text = Text::default();
         write(&mut text);
-        String::from_utf8(text.into_bytes()).unwrap()
+        text.into_text()
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Validates turns before they are exported.
 
+use super::{ExportImages, images};
 use crate::session::{Path, Row, Turn};
 
 /// The values that a format needs for each trained token.
@@ -13,24 +14,67 @@ pub struct Needs {
     pub temperature: bool,
     /// The number of tokens after the first prompt that the format keeps; `None` keeps all.
     pub kept: Option<usize>,
+    /// The number of last tokens of the first prompt that the format keeps; `None` keeps all.
+    pub kept_prompt: Option<usize>,
     /// Ids that fit into an int32, also in prompts.
     pub int32_ids: bool,
+    /// What the format has of pictures; `None` if it has no place for them.
+    pub images: Option<ExportImages>,
 }
 
 /// For each turn of the session of `row` whether the path that ends in it can be exported, or the name of the problem. A problem of a turn
 /// is a problem of every path that holds it: the row that would train it is refused, and no other row trains it.
 pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>> {
     let turns = row.turns();
-    let mut known: Vec<Result<(), &'static str>> = Vec::with_capacity(turns.len());
+    let mut known: Vec<Result<Extent, &'static str>> = Vec::with_capacity(turns.len());
     for turn in turns {
         let before = match turn.parent {
             Some(parent) => known[parent as usize],
             None if turn.prompt.is_empty() => Err("no_prompt"),
-            None => Ok(()),
+            None => Ok(Extent::default()),
         };
-        known.push(before.and_then(|()| whole(turn, needs, row.export_trains(turn))));
+        known.push(before.and_then(|before| {
+            whole(turn, needs, row.export_trains(turn))?;
+            before.with(turn, needs)
+        }));
     }
-    known
+    known.into_iter().map(|verdict| verdict.map(|_| ())).collect()
+}
+
+/// The part of a path up to a turn.
+#[derive(Debug, Clone, Copy, Default)]
+struct Extent {
+    tokens: usize,
+    /// Tokens of the first prompt.
+    prompt: usize,
+    /// Bytes of the pictures.
+    image_bytes: u64,
+}
+
+impl Extent {
+    /// The part with a further turn, or the problem of its pictures there.
+    fn with(self, turn: &Turn, needs: Needs) -> Result<Self, &'static str> {
+        let Self { tokens, mut prompt, mut image_bytes } = self;
+        if turn.parent.is_none() {
+            prompt = turn.prompt.len();
+        }
+        if let (Some(images), Some(wanted)) = (&turn.about.images, needs.images) {
+            let first = prompt.saturating_sub(needs.kept_prompt.unwrap_or(usize::MAX));
+            let last = prompt.saturating_add(needs.kept.unwrap_or(usize::MAX));
+            for image in &images.list {
+                let start = tokens + image.start as usize;
+                let is_cut_at = |end: usize| (start + 1..start + image.tokens as usize).contains(&end);
+                if is_cut_at(first) || is_cut_at(last) {
+                    return Err("truncated_image");
+                }
+                image_bytes += image.image.size;
+            }
+            if wanted == ExportImages::Embed && image_bytes > images::MAX_EMBEDDED {
+                return Err("images_too_large");
+            }
+        }
+        Ok(Self { tokens: tokens + turn.prompt.len() + turn.response.len(), prompt, image_bytes })
+    }
 }
 
 /// Whether a path can be a row of the columnar formats, or the name of the problem.
@@ -47,10 +91,7 @@ pub(crate) fn verdict(path: &Path) -> Result<(), &'static str> {
 
 fn whole(turn: &Turn, needs: Needs, is_trained: bool) -> Result<(), &'static str> {
     lengths(turn)?;
-    if turn.about.images.is_some() {
-        // a trainer would compute other logprobs from the ids alone
-        return Err("images_unsupported");
-    }
+    images::check(turn, needs.images)?;
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
@@ -113,6 +154,7 @@ fn is_full(values: &[f32], turn: &Turn) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::ops::Range;
     use std::sync::Arc;
 
     use super::*;
@@ -120,7 +162,15 @@ mod tests {
     use crate::images::Image;
     use crate::session::{EntropyMethod, Fault, PromptImages, Snapshot};
 
-    const ALL: Needs = Needs { logprobs: true, entropy: true, temperature: false, kept: None, int32_ids: false };
+    const ALL: Needs = Needs {
+        logprobs: true,
+        entropy: true,
+        temperature: false,
+        kept: None,
+        kept_prompt: None,
+        int32_ids: false,
+        images: None,
+    };
 
     /// The problem of the path through the second turn after a turn of it was changed.
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
@@ -156,16 +206,74 @@ mod tests {
         assert_eq!(verdict(2, |turn| turn.entropy = [0.0; 9].into(), ALL), Ok(()), "the turn is on another path");
     }
 
+    /// Adds a picture with these tokens of the prompt.
+    fn add_picture(turn: &mut Turn, tokens: Range<u32>, is_known: bool) {
+        let mut picture = Image::new(b"picture"[..].into());
+        picture.bytes = picture.bytes.filter(|_| is_known);
+        turn.about.images = Some(Box::new(PromptImages::new(&turn.prompt, [(Arc::new(picture), tokens)])));
+    }
+
     #[test]
-    fn path_with_a_picture_is_refused() {
-        let add_picture = |turn: &mut Turn| {
-            let picture = Arc::new(Image::new(b"picture"[..].into()));
-            turn.about.images = Some(Box::new(PromptImages::new(&turn.prompt, [(picture, 0..1)])));
-        };
+    fn path_with_a_picture_is_refused_without_a_place_for_it() {
         for at in 0..2 {
-            assert_eq!(verdict(at, add_picture, Needs::default()), Err("images_unsupported"));
+            let with = |is_known, images| {
+                let needs = Needs { images, ..Needs::default() };
+                verdict(at, |turn| add_picture(turn, 0..1, is_known), needs)
+            };
+            assert_eq!(with(true, None), Err("images_unsupported"));
+            assert_eq!(with(true, Some(ExportImages::Embed)), Ok(()));
+            assert_eq!(with(false, Some(ExportImages::Embed)), Err("image_unavailable"));
+            assert_eq!(with(false, Some(ExportImages::Refs)), Ok(()), "a reference needs no bytes");
         }
-        assert_eq!(verdict(2, add_picture, ALL), Ok(()), "the turn is on another path");
+        assert_eq!(verdict(2, |turn| add_picture(turn, 0..1, true), ALL), Ok(()), "the turn is on another path");
+    }
+
+    #[test]
+    fn picture_that_is_cut_is_refused_and_one_that_is_cut_off_is_not() {
+        // 1 2 3 [4 5] 6 [7 8 9], with a picture in the first or in a longer second prompt
+        let first = |kept_prompt, tokens: Range<u32>| {
+            let needs = Needs { images: Some(ExportImages::Refs), kept_prompt, ..Needs::default() };
+            verdict(0, |turn| add_picture(turn, tokens, true), needs)
+        };
+        assert_eq!((first(None, 0..2), first(Some(2), 1..3), first(Some(1), 0..2)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(first(Some(2), 0..2), Err("truncated_image"));
+        let second = |kept, tokens: Range<u32>| {
+            let needs = Needs { images: Some(ExportImages::Refs), kept, ..Needs::default() };
+            let change = |turn: &mut Turn| {
+                turn.prompt = [6; 4].into();
+                add_picture(turn, tokens, true);
+            };
+            verdict(1, change, needs)
+        };
+        // the second prompt begins after two tokens of the response
+        assert_eq!((second(None, 1..3), second(Some(3), 1..3), second(Some(5), 1..3)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(second(Some(4), 1..3), Err("truncated_image"));
+    }
+
+    #[test]
+    fn picture_outside_of_its_prompt_is_refused() {
+        for tokens in [0..4, 3..5, 0..u32::MAX, u32::MAX - 1..u32::MAX] {
+            let needs = Needs { images: Some(ExportImages::Refs), ..Needs::default() };
+            assert_eq!(verdict(0, |turn| add_picture(turn, tokens, true), needs), Err("images_mismatch"));
+        }
+    }
+
+    #[test]
+    fn embedded_pictures_of_a_path_are_limited() {
+        let verdicts_of = |images, sizes: [u64; 2]| {
+            let mut turns = turns();
+            for (turn, size) in turns.iter_mut().zip(sizes) {
+                let picture = Image { size, ..Image::new(b"picture"[..].into()) };
+                turn.about.images = Some(Box::new(PromptImages::new(&turn.prompt, [(Arc::new(picture), 0..1)])));
+            }
+            let turns = turns.map(Arc::new).to_vec();
+            let snapshot = Snapshot::of_path(&path(&[&turns[0]]), turns, HashMap::new());
+            verdicts(&snapshot.context(1), Needs { images: Some(images), ..Needs::default() })
+        };
+        let most = images::MAX_EMBEDDED;
+        assert_eq!(verdicts_of(ExportImages::Embed, [most - 1, 1]), [Ok(()); 3]);
+        assert_eq!(verdicts_of(ExportImages::Embed, [most, 1]), [Ok(()), Err("images_too_large"), Ok(())]);
+        assert_eq!(verdicts_of(ExportImages::Refs, [most, 1]), [Ok(()); 3]);
     }
 
     #[test]

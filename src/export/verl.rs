@@ -1,5 +1,6 @@
 //! verl: the tensors of a `DataProto`, with its `non_tensor_batch` in the header.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::exclude::Lack;
@@ -7,13 +8,14 @@ use super::experts::RoutedExperts;
 use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
-use super::{Batch, Export, ExportOption, Exporter, Needs, Shape, facts, settle};
+use super::{Batch, Export, ExportImages, ExportOption, Exporter, Needs, Shape, facts, images, settle};
 use crate::session::Row;
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
     options: &[
         ExportOption::Advantages,
+        ExportOption::Images,
         ExportOption::Entropies,
         ExportOption::PadTokenId,
         ExportOption::MaxPromptLength,
@@ -26,14 +28,20 @@ pub(super) const EXPORTER: Exporter = Exporter {
 ///
 /// The entropies are written twice: as `rollout_entropys`, in verl's spelling, and as `rollout_entropy`. The name `entropys` is not used,
 /// because verl's actor writes its own entropies under it.
+///
+/// If a row has pictures, `position_ids` is left out: verl's have three more dimensions then, which a processor computes from pictures.
 fn export(batch: Batch) -> Export {
-    let mut settled = settle(
-        batch.rows,
-        batch.refused,
-        Needs { logprobs: true, entropy: true, kept: batch.shape.max_response_length, ..Needs::default() },
-    );
+    let needs = Needs {
+        logprobs: true,
+        entropy: true,
+        kept: batch.shape.max_response_length,
+        kept_prompt: batch.shape.max_prompt_length,
+        images: Some(batch.images),
+        ..Needs::default()
+    };
+    let mut settled = settle(batch.rows, batch.refused, needs);
     let frame = Frame::new(settled.rows, batch.shape);
-    let table = non_tensor::rows(&frame.rows, |row| frame.cut(row));
+    let table = non_tensor::rows(&frame.rows, |row| frame.cut(row), |row, tokens| frame.columns(row, tokens));
     let mut metadata = non_tensor::metadata("verl", &table, &settled.refused);
     metadata.push(("entropy", if settled.entropy { "nats" } else { "none" }.to_owned()));
 
@@ -52,15 +60,21 @@ fn export(batch: Batch) -> Export {
             sink(Run::Integer(1, tokens));
             sink(Run::Integer(0, behind));
         }),
-        frame.tensor("position_ids", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
+        frame.column("rollout_log_probs", Dtype::F32, PerToken::Logprobs),
+    ];
+    let images = images::distinct(&frame.rows);
+    if images.is_empty() {
+        tensors.push(frame.tensor("position_ids", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
             let (before, tokens, behind) = frame.extent(row);
             sink(Run::Integer(0, before));
             sink(Run::Ramp(0, tokens));
             // like cumsum(attention_mask) - 1: the padding repeats the last position
             sink(Run::Integer(tokens.saturating_sub(1) as i64, behind));
-        }),
-        frame.column("rollout_log_probs", Dtype::F32, PerToken::Logprobs),
-    ];
+        }));
+    }
+    if batch.images == ExportImages::Embed {
+        tensors.extend(images.iter().filter_map(Tensor::of_image));
+    }
     if settled.entropy {
         tensors.push(frame.column("rollout_entropys", Dtype::F32, PerToken::Entropy));
         tensors.push(frame.column("rollout_entropy", Dtype::F32, PerToken::Entropy));
@@ -170,6 +184,15 @@ impl Frame {
         (self.prompts - prompt, prompt + response, self.responses - response)
     }
 
+    /// The columns of `input_ids` that have these tokens of a row; `None` if they are cut off. No picture is cut in the middle.
+    fn columns(&self, row: &Row, tokens: Range<usize>) -> Option<Range<usize>> {
+        let (before, kept, _) = self.extent(row);
+        let cut_off = row.prompt_len() - row.prompt_len().min(self.prompts);
+        let kept = cut_off..cut_off + kept;
+        let fits = kept.contains(&tokens.start) && tokens.end <= kept.end;
+        fits.then(|| before + tokens.start - cut_off..before + tokens.end - cut_off)
+    }
+
     fn cut(&self, row: &Row) -> [Option<&'static str>; 2] {
         let prompt = (row.prompt_len() > self.prompts).then_some("truncated_prompt");
         let response = (row.response_len() > self.responses).then_some("truncated_response");
@@ -182,7 +205,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{File, batch, example, rows_of, turns, with_experts};
+    use crate::export::fixture::{File, SETTINGS, batch, example, rows_of, turns, with_experts, with_pictures};
+    use crate::images::Image;
 
     #[test]
     fn two_rows_become_tensors() {
@@ -234,6 +258,43 @@ mod tests {
         assert_eq!(experts[14..], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 0, 0]);
         let file = File::of(export(example()));
         assert!(!file.names().contains(&"routed_experts".to_owned()), "the rows have none");
+    }
+
+    #[test]
+    fn pictures_are_references_and_bytes_if_they_are_embedded() {
+        let mut batch = batch(rows_of(with_pictures(turns())));
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(5), Some(7));
+        let file = File::of(export(batch.clone()));
+        assert!(!file.names().contains(&"position_ids".to_owned()), "verl's positions depend on the pictures");
+        let table = file.metadata_json("non_tensor_batch");
+        let first = json!({
+            "sha256": "aac20c13d41b7d6ed15b10fc19b44037320e9e200d269e824e083fa6b6795080", "media_type": "image/bmp",
+            "bytes": 8, "start": 3, "end": 5, "turn": 0, "available": true,
+        });
+        let gone = Image::new(b"gone"[..].into()).digest.to_string();
+        let second = json!({
+            "sha256": gone, "media_type": "application/octet-stream", "bytes": 4, "start": 7, "end": 8, "turn": 2, "available": false,
+        });
+        assert_eq!(table["images"], json!([[first], [first, second]]));
+        assert_eq!(table["image_settings"], json!([SETTINGS, SETTINGS]));
+        assert_eq!(export(batch.clone()).tally.incomplete, [("image_unavailable", 1)].into());
+
+        batch.images = ExportImages::Embed;
+        let file = File::of(export(batch.clone()));
+        let refused = json!([{"session": "s", "leaf": 2, "reason": "image_unavailable"}]);
+        assert_eq!(file.metadata_json("refused"), refused);
+        let name = format!("images.{}", first["sha256"].as_str().unwrap());
+        assert_eq!(file.integers(&name), b"BM first".map(i64::from));
+
+        // the prompt loses its first token, and the response its second turn
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(2), Some(2));
+        batch.images = ExportImages::Refs;
+        let file = File::of(export(batch.clone()));
+        let table = file.metadata_json("non_tensor_batch");
+        assert_eq!((&table["images"][0][0]["start"], &table["images"][0][0]["end"]), (&json!(0), &json!(2)));
+        batch.shape.max_prompt_length = Some(1);
+        let refused = File::of(export(batch)).metadata_json("refused");
+        assert_eq!(refused[0], json!({"session": "s", "leaf": 1, "reason": "truncated_image"}));
     }
 
     #[test]

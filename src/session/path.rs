@@ -116,7 +116,9 @@ pub struct PathImage<'a> {
     /// Its tokens, counted from the start of the path.
     pub tokens: Range<usize>,
     /// The picture.
-    pub image: &'a Image,
+    pub image: &'a Arc<Image>,
+    /// The settings of the processor that expanded it, JSON text; `None` if they are not known.
+    pub settings: Option<&'a Arc<str>>,
 }
 
 impl Path {
@@ -141,13 +143,7 @@ impl Path {
             *at += turn.prompt.len() + turn.response.len();
             Some((start, turn))
         });
-        turns.flat_map(|(before, turn)| {
-            let images = turn.about.images.iter().flat_map(|images| &images.list);
-            images.map(move |TurnImage { image, start, tokens, .. }| {
-                let start = before + *start as usize;
-                PathImage { turn: turn.id, tokens: start..start + *tokens as usize, image }
-            })
-        })
+        turns.flat_map(|(before, turn)| turn.images(before))
     }
 
     /// Tokens of the first prompt. Trainers call it the prompt.
@@ -178,6 +174,19 @@ impl Path {
     #[must_use]
     pub fn trained_tokens(&self) -> usize {
         self.steps.iter().filter(|step| step.trained).map(|step| step.turn.response.len()).sum()
+    }
+}
+
+impl Turn {
+    /// The pictures of its prompt, which begins after the first `before` tokens of a path.
+    pub fn images(&self, before: usize) -> impl Iterator<Item = PathImage<'_>> {
+        self.about.images.iter().flat_map(move |images| {
+            images.list.iter().map(move |TurnImage { image, start, tokens, .. }| {
+                let start = before + *start as usize;
+                let tokens = start..start + *tokens as usize;
+                PathImage { turn: self.id, tokens, image, settings: images.settings.as_ref() }
+            })
+        })
     }
 }
 

@@ -450,18 +450,90 @@ async fn finished_path_has_its_pictures_over_http_and_grpc() {
     assert_eq!(path.images, [expected]);
 }
 
+/// The reply to an export of session `s`.
+async fn export(vision: &Vision, mut options: Value) -> Answer {
+    options["sessions"] = json!(["s"]);
+    let answer = post(vision.proxy.control, "/v1/samples", options.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 200, "{options}: {}", answer.text());
+    answer
+}
+
+/// A conversation with two pictures, the second one in a later turn, and its ids.
+async fn converse(vision: &Vision) -> Vec<u32> {
+    let mut ids = first();
+    ask(vision, "s", &json!({"input_ids": ids, "image_data": [data_uri("a")]})).await;
+    ids.extend(sampled(0));
+    ids.extend(picture());
+    let pictures = [data_uri("a"), data_uri("bb")];
+    ask(vision, "s", &json!({"input_ids": ids, "image_data": pictures})).await;
+    [expanded(&ids, &pictures), sampled(0).to_vec()].concat()
+}
+
 #[tokio::test]
-async fn rows_with_pictures_are_not_exported_to_files_without_them() {
+async fn exported_row_has_its_pictures_and_their_bytes_on_request() {
     let vision = Vision::start(EngineProfile::default(), &[]).await;
-    ask(&vision, "s", &json!({"input_ids": first(), "image_data": [data_uri("a")]})).await;
-    ask(&vision, "s", &json!({"input_ids": [7, 8]})).await;
-    for format in ["jsonl", "slime", "prime-rl"] {
-        let body = json!({"sessions": ["s"], "format": format}).to_string();
-        let answer = post(vision.proxy.control, "/v1/samples", body.as_bytes()).await;
-        assert_eq!(answer.status, 200, "{format}: {}", answer.text());
+    let tokens = converse(&vision).await;
+    let second = tokens.iter().rposition(|id| *id == START).unwrap() + 1;
+    let row = export(&vision, json!({"format": "jsonl"})).await.json();
+    assert_eq!((&row["token_ids"], &row["image_data"]), (&json!(tokens), &Value::Null));
+    assert_eq!(row["images"], json!([shown(0, 3, "a"), shown(1, second, "bb")]));
+    for (at, id) in tokens.iter().enumerate() {
+        let is_trained = row["loss_mask"][at] == 1;
+        assert_eq!(is_trained, !row["logprobs"][at].is_null(), "logprobs are those of the trained tokens: {at}");
+        assert!(*id != PAD || !is_trained, "pictures are not trained");
+    }
+    let embedded = export(&vision, json!({"format": "jsonl", "images": "embed"})).await.json();
+    let data = ["a", "bb"].map(|content| base64_simd::STANDARD.encode_to_string(png(content)));
+    assert_eq!((&embedded["image_data"], &embedded["images"]), (&json!(data), &row["images"]));
+    let slime = export(&vision, json!({"format": "slime", "images": "embed"})).await.json();
+    assert_eq!(slime["samples"][0]["multimodal_inputs"]["images"], json!([data_uri("a"), data_uri("bb")]));
+    let table = export(&vision, json!({"format": "images"})).await;
+    assert_eq!(
+        (table.header("tokentap-rows"), table.header("content-type")),
+        (Some("2"), Some("application/vnd.apache.parquet"))
+    );
+    for content in ["a", "bb"] {
+        assert!(memchr::memmem::find(&table.body, &png(content)).is_some(), "{content}");
+    }
+}
+
+#[tokio::test]
+async fn format_without_a_place_for_pictures_refuses_their_rows() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    converse(&vision).await;
+    ask(&vision, "s", &json!({"input_ids": [7, 8], "sampling_params": {"temperature": 1}})).await;
+    for format in ["tunix", "prime-rl", "miles"] {
+        let answer = export(&vision, json!({"format": format})).await;
         let (rows, refused) = (answer.header("tokentap-rows"), answer.header("tokentap-refused"));
         assert_eq!((rows, refused), (Some("1"), Some(r#"{"images_unsupported":1}"#)), "{format}");
     }
+    let body = json!({"sessions": ["s"], "format": "tunix", "images": "embed"}).to_string();
+    let answer = post(vision.proxy.control, "/v1/samples", body.as_bytes()).await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.text().contains("images: tunix does not use it, only verl, miles, areal, slime, jsonl"),
+        "{}",
+        answer.text()
+    );
+}
+
+#[tokio::test]
+async fn turn_has_the_settings_of_the_image_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("preprocessor_config.json", r#"{"patch_size":16}"#), ("tokenizer.json", "{}")] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let config = json!({"mm_process_config": {"image": {"max_pixels": 7}}, "image_processor_backend": "auto"});
+    let profile = EngineProfile { server_info: config, ..EngineProfile::default() };
+    let vision = Vision::start(profile, &["--tokenizer", folder.path().to_str().unwrap()]).await;
+    // decided after the settings are known
+    vision.proxy.parts.chats.clone().changed().await.unwrap();
+    converse(&vision).await;
+    let settings = r#"{"processor":{"patch_size":16},"overrides":{"max_pixels":7},"backend":"auto"}"#;
+    let expected: Value = serde_json::from_str(settings).unwrap();
+    let of = |row: &Value| serde_json::from_str::<Value>(row["image_settings"].as_str().unwrap()).unwrap();
+    assert_eq!(of(&row(&vision, "s").await), expected);
+    assert_eq!(of(&export(&vision, json!({"format": "jsonl"})).await.json()), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,6 +45,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
             max_response_length: args.max_response_length,
             entropies: false,
         },
+        images: args.images.unwrap_or_default(),
         // the same statistics as from a running tokentap
         annotate: Some(Arc::new(move |path| rl::thinking(path, tokens, rl::HIGH_ENTROPY))),
         ..Batch::default()
@@ -83,6 +84,7 @@ fn sets(args: &ExportArgs, option: ExportOption) -> bool {
         ExportOption::Text => args.text,
         ExportOption::Advantages => args.advantages.is_some(),
         ExportOption::Scores => args.scores.is_some(),
+        ExportOption::Images => args.images.is_some(),
         ExportOption::Entropies => false,
         ExportOption::PadTokenId => args.pad_token_id.is_some(),
         ExportOption::MaxPromptLength => args.max_prompt_length.is_some(),

@@ -109,6 +109,9 @@ fn request_body(args: &ExportArgs, sessions: Vec<String>) -> Result<Value, Strin
     if args.text {
         body["text"] = true.into();
     }
+    if let Some(images) = args.images {
+        body["images"] = images.to_string().into();
+    }
     if !args.classes.is_empty() {
         body["classes"] = json!(args.classes);
     }

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use serde_json::{Value, json as value};
 
 use crate::columns::{Column, ColumnFault, NumberType, Shape};
-use crate::export::fixture::{batch, rows_of, turns};
+use crate::export::fixture::{add_picture, batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
+use crate::images::Image;
 use crate::session::{
     AdapterSpan, Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass,
 };
@@ -26,6 +27,7 @@ pub(crate) fn rich() -> Batch {
     let mut turns = turns();
     turns[0].logprobs[0] = f32::NAN;
     turns[0].about.started_ms = 5;
+    add_picture(&mut turns[0], Image::new(b"BM first"[..].into()), 1..3);
     turns[0].about.columns =
         vec![column("routed_experts", NumberType::U8, -3..1, Shape::Fixed([2].into()), &[0, 1, 2, 3, 4, 5, 6, 7])];
     let process = Some("0123456789abcdef".parse().unwrap());
@@ -101,6 +103,10 @@ pub(crate) const ROWS: &str = r#"[
       {"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}, {"start": 6, "end": 8}], "shape": [2], "data": "AAECAwQFBgcICQoL"},
       {"name": "sampling_mask", "type": "u32", "tokens": [{"start": 6, "end": 9}], "shape": null, "data": "AQAAAAAAAAABAAAABwAAAAkAAAA="}
     ],
+    "images": [
+      {"sha256": "aac20c13d41b7d6ed15b10fc19b44037320e9e200d269e824e083fa6b6795080", "media_type": "image/bmp", "bytes": 8, "start": 1, "end": 3, "turn": 0, "available": true}
+    ],
+    "image_settings": "{\"processor\":{}}", "image_data": null,
     "finish_reason": "length", "flags": ["incomplete", "crosses_versions", "policy_uncertain", "mixed_adapters", "extends_length", "column_missing"],
     "reward": 1.5, "reward_json": "1.5", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 102,
     "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,
@@ -142,6 +148,10 @@ pub(crate) const ROWS: &str = r#"[
       {"start": 6, "end": 7, "epoch": 12, "until": 12, "weight_version": null, "version": null, "process": "0123456789abcdef", "adapter": null, "adapter_epoch": null, "adapter_until": null, "adapter_version": null}
     ],
     "columns": [{"name": "routed_experts", "type": "u8", "tokens": [{"start": 0, "end": 4}], "shape": [2], "data": "AAECAwQFBgc="}],
+    "images": [
+      {"sha256": "aac20c13d41b7d6ed15b10fc19b44037320e9e200d269e824e083fa6b6795080", "media_type": "image/bmp", "bytes": 8, "start": 1, "end": 3, "turn": 0, "available": true}
+    ],
+    "image_settings": "{\"processor\":{}}", "image_data": null,
     "finish_reason": "stop", "flags": ["incomplete", "crosses_versions", "column_missing"],
     "reward": null, "reward_json": "{\"style\":3}", "incomplete": true, "model": "m", "started_ms": 5, "elapsed_ms": 0,
     "advantages": null, "think_entropy_mean": null, "think_token_count": null, "think_closed": null, "high_entropy_share": null,

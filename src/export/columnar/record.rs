@@ -18,9 +18,9 @@ use arrow_schema::Field;
 use super::{ComputedColumns, SCHEMA_VERSION};
 use crate::export::per_token::{self, PerToken, numbers};
 use crate::export::text::{Text, string_len};
-use crate::export::{Decoder, PathColumn, entry, facts};
+use crate::export::{Decoder, ExportImages, PathColumn, entry, facts, images};
 use crate::session::{
-    AdapterSpan, Fault, Labels, Path, SamplingSources, Segment, Span, Step, TokenAdvantages, TurnMetadata,
+    AdapterSpan, Fault, Labels, Path, PathImage, SamplingSources, Segment, Span, Step, TokenAdvantages, TurnMetadata,
 };
 
 /// The limit of a row's extras, in bytes of JSON strings. An export step has about five copies of a row in memory. Routed experts, the
@@ -44,6 +44,7 @@ pub(super) fn batch(rows: &[Path], computed: &ComputedColumns) -> RecordBatch {
     columns.extend(tokens(rows));
     columns.extend([required("segments", segments(rows)), required("policy", policy(rows))]);
     columns.push(required("columns", token_columns(&joined)));
+    columns.extend(image_columns(rows, computed.images));
     let omitted = chosen.iter().zip(&joined).zip(&texts);
     let omitted =
         omitted.map(|((chosen, joined), text)| chosen.flags().chain(joined.flag()).chain(text.flag()).collect());
@@ -208,6 +209,35 @@ fn token_columns(rows: &[RowColumns<'_>]) -> ListArray {
     list(rows.iter().map(|row| row.columns.len()), items, false)
 }
 
+/// The pictures of each row, and their bytes if they are embedded.
+fn image_columns(rows: &[Path], which: ExportImages) -> [Named; 3] {
+    let all: Vec<PathImage<'_>> = rows.iter().flat_map(Path::images).collect();
+    let texts = |of: fn(&PathImage<'_>) -> String| StringArray::from_iter_values(all.iter().map(of));
+    let items = structs(vec![
+        required("sha256", texts(|image| image.image.digest.to_string())),
+        required("media_type", texts(|image| image.image.media_type.name().to_owned())),
+        required("bytes", counts(all.iter().map(|image| image.image.size))),
+        required("start", integers(all.iter().map(|image| position(image.tokens.start)))),
+        required("end", integers(all.iter().map(|image| position(image.tokens.end)))),
+        required("turn", integers(all.iter().map(|image| image.turn))),
+        required("available", all.iter().map(|image| Some(image.image.bytes.is_some())).collect::<BooleanArray>()),
+    ]);
+    let lengths = || rows.iter().map(|row| row.images().count());
+    let settings = rows.iter().map(|row| images::settings(row).map(|settings| &**settings));
+    let embeds = which == ExportImages::Embed;
+    // rows with pictures of unknown bytes are refused then
+    let data =
+        BinaryArray::from_iter_values(all.iter().filter(|_| embeds).filter_map(|image| image.image.bytes.as_deref()));
+    let field = Field::new_list_field(data.data_type().clone(), false);
+    let data_lengths = OffsetBuffer::from_lengths(lengths().map(|length| if embeds { length } else { 0 }));
+    let present: NullBuffer = rows.iter().map(|_| embeds).collect();
+    [
+        required("images", list(lengths(), items, false)),
+        self::texts("image_settings", settings),
+        optional("image_data", ListArray::new(field.into(), data_lengths, Arc::new(data), Some(present))),
+    ]
+}
+
 /// The columns about the end of a row and the row as a whole. `omitted` has the flags of the values that are left out of each row.
 fn ends(rows: &[Path], omitted: Vec<Vec<&'static str>>) -> Vec<Named> {
     let flags = rows.iter().zip(omitted).map(|(row, omitted)| facts::flags(row).into_iter().chain(omitted));
@@ -308,7 +338,7 @@ impl ClientJson {
         let text = |about: &TurnMetadata| {
             let mut text = Text::default();
             entry::write_extras(about, &mut text);
-            String::from_utf8(text.into_bytes()).expect("JSON that was written from strings is text")
+            text.into_text()
         };
         let texts = abouts().map(|about| (!omits_extras && !about.extras.is_empty()).then(|| text(about)));
         Self { extras: texts.collect(), omits_extras, omits_sampling }

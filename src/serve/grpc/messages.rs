@@ -149,6 +149,7 @@ pub(super) fn ended_turn(session: &str, ended: &Turn) -> pb::EndedTurn {
         response: ended.response.to_vec(),
         logprobs: ended.logprobs.to_vec(),
         entropy: ended.entropy.to_vec(),
+        images: ended.images(0).map(|image| path_image(&image)).collect(),
     }
 }
 
@@ -231,7 +232,7 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
 }
 
 /// Converts a picture of a path.
-fn path_image(PathImage { turn, tokens, image }: &PathImage<'_>) -> pb::PathImage {
+fn path_image(PathImage { turn, tokens, image, .. }: &PathImage<'_>) -> pb::PathImage {
     pb::PathImage {
         turn: *turn,
         start: wide(tokens.start),

@@ -10,7 +10,7 @@ use super::messages::{counts, evicted, listed_session, refused, sample, session,
 use super::pb::trajectories_server::Trajectories;
 use super::pb::{export_reply, samples_reply, watch_request};
 use super::{ReplyStream, pb, watch};
-use crate::export::{Export, Needs, settle};
+use crate::export::{Export, ExportImages, Needs, settle};
 use crate::json::{DecodeError, decode};
 use crate::long_work::{offload, offload_export};
 use crate::rl::{self, RequestError};
@@ -95,6 +95,11 @@ impl Trajectories for TrajectoriesService {
         let advantages = message.advantages.as_deref().map(|text| decode(text.as_bytes())).transpose();
         let advantages = advantages.map_err(|error: DecodeError| RequestError::from(error).below("advantages"));
         let advantages = advantages.map_err(Problem::from)?;
+        let images = message.images.map(|name| {
+            let known = ExportImages::from_name(&name);
+            known.ok_or_else(|| Problem::bad_request(format!("images: {name:?} is not one of refs, embed")))
+        });
+        let images = images.transpose()?;
         let request = SamplesRequest {
             sessions: message.sessions,
             format: message.format,
@@ -106,6 +111,7 @@ impl Trajectories for TrajectoriesService {
             include_branches: !message.no_branches,
             entropies: message.entropies,
             text: message.text,
+            images,
             classes: message.classes,
             exclude: message.exclude,
             train_resumed: message.train_resumed,
@@ -147,7 +153,8 @@ impl Trajectories for TrajectoriesService {
                 rl::check_scored(&batch.rows, teacher).map_err(Problem::from)?;
             }
             exclusions.apply(&mut batch);
-            Ok::<_, Problem>(settle(batch.rows, batch.refused, Needs::default()))
+            let needs = Needs { images: Some(ExportImages::Refs), ..Needs::default() };
+            Ok::<_, Problem>(settle(batch.rows, batch.refused, needs))
         });
         let settled = settled.await?;
         let annotate = annotate(&self.0);

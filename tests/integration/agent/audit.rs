@@ -128,7 +128,9 @@ pub fn comparable(line: &Value) -> Value {
     let mut line = line.clone();
     let members = line.as_object_mut().unwrap();
     let columns = ["schema_version", "row_key", "labels", "prompt_length", "response_length", "incomplete", "model"];
-    for name in columns.into_iter().chain(["started_ms", "elapsed_ms", "advantages", "prompt_text", "response_text"]) {
+    let images = ["images", "image_settings", "image_data"];
+    let more = ["started_ms", "elapsed_ms", "advantages", "prompt_text", "response_text"];
+    for name in columns.into_iter().chain(more).chain(images) {
         members.remove(name).unwrap_or_else(|| panic!("a line has {name}"));
     }
     for turn in line["turns"].as_array_mut().unwrap() {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::sessions::{annotate, find};
 use crate::chat::model::Chats;
-use crate::export::{Batch, Decoder, Exclusions, Export, ExportOption, Format, Shape};
+use crate::export::{Batch, Decoder, Exclusions, Export, ExportImages, ExportOption, Format, Shape};
 use crate::rl::{self, AdvantageOptions};
 use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
@@ -56,6 +56,8 @@ pub(crate) struct SamplesRequest {
     /// jsonl, arrow and parquet: whether the text columns are filled.
     #[serde(default)]
     pub text: bool,
+    /// What the file has of pictures; without it references.
+    pub images: Option<ExportImages>,
     /// The classes of turns that are trained. The default is the turns of conversations.
     #[serde(default)]
     pub classes: Vec<String>,
@@ -77,6 +79,7 @@ impl SamplesRequest {
             ExportOption::Text => self.text,
             ExportOption::Advantages => self.advantages.is_some(),
             ExportOption::Scores => self.scores.is_some(),
+            ExportOption::Images => self.images.is_some(),
             ExportOption::Entropies => self.entropies,
             ExportOption::PadTokenId => self.pad_token_id.is_some(),
             ExportOption::MaxPromptLength => self.max_prompt_length.is_some(),
@@ -190,6 +193,7 @@ pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, 
         max_response_length: request.max_response_length,
         entropies: request.entropies,
     };
+    batch.images = request.images.unwrap_or_default();
     batch.decoder = decoder;
     if let Some(mut options) = request.advantages.clone() {
         options.set_default_think_tokens(proxy.think_tokens());

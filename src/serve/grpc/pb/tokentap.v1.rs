@@ -433,6 +433,9 @@ pub struct EndedTurn {
     /// The entropies at the sampled tokens, in nats; NaN if missing.
     #[prost(float, repeated, tag = "6")]
     pub entropy: ::prost::alloc::vec::Vec<f32>,
+    /// The pictures of `prompt`. Their `start` and `end` are positions in `prompt`.
+    #[prost(message, repeated, tag = "7")]
+    pub images: ::prost::alloc::vec::Vec<PathImage>,
 }
 /// Entropies of one sequence.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -495,6 +498,9 @@ pub struct ExportRequest {
     /// Excludes the rows that have one of these flags, or lack what these names of `incomplete` say.
     #[prost(string, repeated, tag = "14")]
     pub exclude: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What the file has of pictures: `refs` (the default) or `embed`, also their bytes.
+    #[prost(string, optional, tag = "15")]
+    pub images: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {

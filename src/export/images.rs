@@ -1,0 +1,104 @@
+//! The pictures of exported rows.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::text::Text;
+use super::{ExportImages, Lack};
+use crate::images::Image;
+use crate::session::{Path, PathImage, Row, Turn};
+
+/// The limit of the bytes of a row's pictures, if they are embedded: a row is in memory while it is written.
+pub(super) const MAX_EMBEDDED: u64 = 256 << 20;
+
+/// Whether an export of this kind has a place for the pictures of a turn, or the name of the problem.
+pub(super) fn check(turn: &Turn, place: Option<ExportImages>) -> Result<(), &'static str> {
+    let Some(images) = &turn.about.images else { return Ok(()) };
+    // a trainer would compute other logprobs from the ids alone
+    let place = place.ok_or("images_unsupported")?;
+    let mut end = 0;
+    for image in &images.list {
+        // the numbers of a damaged log may have any size
+        let start = image.start as usize;
+        let range = start..start + image.tokens as usize;
+        if range.start < end || range.is_empty() || range.end > turn.prompt.len() {
+            return Err("images_mismatch");
+        }
+        end = range.end;
+    }
+    if place == ExportImages::Embed && lacks_bytes(turn) { Err(Lack::Images.name()) } else { Ok(()) }
+}
+
+/// Whether the bytes of a picture of the turn are not known.
+pub(super) fn lacks_bytes(turn: &Turn) -> bool {
+    turn.about.images.iter().flat_map(|images| &images.list).any(|image| image.image.bytes.is_none())
+}
+
+/// The rows with a picture whose bytes are not known. Each turn is visited once, not once for each row that holds it.
+pub(super) fn rows_without_bytes(rows: &[Row]) -> impl Iterator<Item = &Row> {
+    rows.chunk_by(Row::shares_turns).flat_map(|session| {
+        let turns = session[0].turns();
+        let has_any = turns.iter().any(|turn| lacks_bytes(turn));
+        let mut lacks: Vec<bool> = Vec::new();
+        for turn in turns.iter().filter(|_| has_any) {
+            let before = turn.parent.is_some_and(|parent| lacks[parent as usize]);
+            lacks.push(before || lacks_bytes(turn));
+        }
+        session.iter().filter(move |row| has_any && lacks[row.leaf() as usize])
+    })
+}
+
+/// The pictures of the rows, each once.
+pub(super) fn distinct(rows: &[Row]) -> Vec<Arc<Image>> {
+    let mut known = BTreeSet::new();
+    let sessions = rows.chunk_by(Row::shares_turns);
+    let mut images = Vec::new();
+    for session in sessions {
+        // the turns of each row that no earlier row of the session holds
+        let mut seen = vec![false; session[0].turns().len()];
+        for row in session {
+            let new: Vec<&Arc<Turn>> =
+                row.upwards().take_while(|turn| !std::mem::replace(&mut seen[turn.id as usize], true)).collect();
+            let new = new.into_iter().rev().flat_map(|turn| &turn.about.images).flat_map(|images| &images.list);
+            images.extend(new.filter(|image| known.insert(image.image.digest)).map(|image| Arc::clone(&image.image)));
+        }
+    }
+    images
+}
+
+/// The settings with which the pictures of a path were processed; `None` if they are not known, or are not the same for all.
+pub(super) fn settings(path: &Path) -> Option<&Arc<str>> {
+    let mut all = path.images().map(|image| image.settings);
+    let first = all.next()??;
+    all.all(|settings| settings.is_some_and(|settings| settings == first)).then_some(first)
+}
+
+/// Writes a reference to a picture, with the positions of its tokens.
+pub(super) fn write(image: &PathImage<'_>, tokens: Range<usize>, list: &mut Text) {
+    list.object(|text| {
+        text.key("sha256").string(&image.image.digest.to_string());
+        text.key("media_type").string(image.image.media_type.name());
+        text.key("bytes").integer(image.image.size);
+        text.key("start").integer(tokens.start);
+        text.key("end").integer(tokens.end);
+        text.key("turn").integer(image.turn);
+        text.key("available").literal(if image.image.bytes.is_some() { "true" } else { "false" });
+    });
+}
+
+/// Writes settings as JSON text in a string, or null.
+pub(super) fn write_settings(settings: Option<&Arc<str>>, text: &mut Text) {
+    text.maybe_string(settings.map(|settings| &**settings));
+}
+
+/// Writes references to the pictures of a path and the settings of their processor, if the path has pictures.
+pub(super) fn describe(path: &Path, text: &mut Text) {
+    if path.images().next().is_none() {
+        return;
+    }
+    text.key("images").array(|list| {
+        path.images().for_each(|image| write(&image, image.tokens.clone(), list));
+    });
+    write_settings(settings(path), text.key("image_settings"));
+}
