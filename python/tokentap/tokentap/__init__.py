@@ -23,6 +23,7 @@ from .errors import (
     Undecodable,
 )
 from .generation import Generation
+from .images import Image, SpanMismatch
 from .samples import Batch, Samples
 from .server import Server, demo, serve
 from .stream import Delta
@@ -38,9 +39,11 @@ __all__ = [
     "Delta",
     "Generation",
     "HttpError",
+    "Image",
     "Interrupted",
     "Samples",
     "Server",
+    "SpanMismatch",
     "StartFailed",
     "Throttled",
     "TokentapError",

@@ -14,6 +14,7 @@ from .aiotransport import AsyncConnections
 from .call import Call
 from .errors import TokentapError
 from .generation import Generation
+from .images import Image
 from .retry import Retry, of_control
 from .routes import Ids, Json, Texts
 from .samples import Samples
@@ -174,6 +175,10 @@ class AsyncClient:
     async def trajectories(self, session: str, version: int | None = None) -> Json:
         """See `Client.trajectories`."""
         return await self.send(routes.trajectories(session, version))
+
+    async def image(self, session: str, sha256: str) -> Image:
+        """See `Client.image`."""
+        return await self.send(routes.image(session, sha256))
 
     async def freeze(self, session: str) -> int:
         """See `Client.freeze`."""

@@ -13,6 +13,7 @@ from .address import Address, check_token
 from .call import Call, Reply
 from .errors import TokentapError
 from .generation import Generation
+from .images import Image
 from .retry import Retry, of_control
 from .routes import Ids, Json, Texts
 from .samples import Samples
@@ -192,6 +193,11 @@ class Client:
         """
         return self.send(routes.trajectories(session, version))
 
+    def image(self, session: str, sha256: str) -> Image:
+        """A picture of a session, by the digest in `images` of its rows; an HttpError with the code `no_such_image` if
+        tokentap has only the digest."""
+        return self.send(routes.image(session, sha256))
+
     def freeze(self, session: str) -> int:
         """Freezes the current state as a version that does not change, and returns its number."""
         return self.send(routes.freeze(session))
@@ -228,8 +234,9 @@ class Client:
 
     def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
         """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies`, `text`, `classes`, `exclude`, `train_resumed`, `scores`
-        and `advantages`, a mapping with the options of `advantages()`: `groups`, `estimator`, `lambda`, ..."""
+        `max_response_length`, `include_branches`, `entropies`, `text`, `images` ("refs" or "embed"), `classes`,
+        `exclude`, `train_resumed`, `scores` and `advantages`, a mapping with the options of `advantages()`: `groups`,
+        `estimator`, `lambda`, ..."""
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:

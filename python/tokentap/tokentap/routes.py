@@ -12,6 +12,7 @@ from uuid import uuid4
 from .call import Call, Reply, encoded, target
 from .errors import of_status
 from .generation import Generation
+from .images import Image
 from .retry import Rule, of_change, of_generation
 from .samples import Samples
 
@@ -108,6 +109,18 @@ def session(name: str, version: int | None) -> Call[Json]:
 def trajectories(name: str, version: int | None) -> Call[Json]:
     """`GET /v1/sessions/{id}/trajectories`."""
     return Call("GET", target("v1", "sessions", name, "trajectories", version=version), Reply.json)
+
+
+def image(name: str, sha256: str) -> Call[Image]:
+    """`GET /v1/sessions/{id}/images/{sha256}`."""
+
+    def read(reply: Reply) -> Image:
+        found = Image(reply.body)
+        if found.sha256 != sha256:
+            raise ValueError(f"the picture has the digest {found.sha256}")
+        return found
+
+    return Call("GET", target("v1", "sessions", name, "images", sha256), read)
 
 
 def path(name: str, leaf: int, version: int | None) -> Call[Json]:

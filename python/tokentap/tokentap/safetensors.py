@@ -83,3 +83,20 @@ def tensor(name: str, entry: dict[str, Any], body: memoryview) -> Tensor:
     if not 0 <= start <= end <= len(body) or end - start != prod(shape) * SIZES[dtype]:
         raise ValueError(f"safetensors: {name} is {dtype} {list(shape)}, not bytes {start} to {end} of {len(body)}")
     return Tensor(dtype, shape, bytearray(body[start:end]))
+
+
+def without(data: bytes, prefix: str) -> bytes:
+    """The file without the tensors whose names begin with `prefix`."""
+    size = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8 : 8 + size])
+    body, parts, start = memoryview(data)[8 + size :], [], 0
+    kept = {name: entry for name, entry in header.items() if not name.startswith(prefix)}
+    for name, entry in kept.items():
+        if name != "__metadata__":
+            part = body[entry["data_offsets"][0] : entry["data_offsets"][1]]
+            entry["data_offsets"] = [start, start + len(part)]
+            start += len(part)
+            parts.append(part)
+    text = json.dumps(kept, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
