@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import io
 import json
 import logging
 import threading
@@ -18,11 +20,27 @@ from scripted import Scripted, generated, reply
 from tokentap.verl.alignment import Sampled, align
 from tokentap.verl.budget import Budget, engine_params
 from tokentap.verl.endpoints import Addresses, Endpoints, close, shared
+from tokentap.verl.pictures import collapsed, data_uri
 from tokentap.verl.policy import Policy
 from tokentap.verl.problems import MissingEntropy, Unaligned
 from tokentap.verl.versions import of_reply, steps
 
 PROMPT = [1, 2, 3]
+
+
+def test_each_picture_has_one_placeholder() -> None:
+    assert collapsed([1, 9, 9, 9, 2, 9, 3], 9) == [1, 9, 2, 9, 3]
+    assert collapsed([9, 9], 9) == [9]
+    assert collapsed([5, 5], 9) == [5, 5]
+    assert collapsed([], 9) == []
+
+
+def test_a_picture_keeps_its_pixels() -> None:
+    pil = pytest.importorskip("PIL.Image")
+    picture = pil.new("RGB", (3, 2), (1, 2, 3))
+    head, _, text = data_uri(picture).partition(",")
+    assert head == "data:image/png;base64"
+    assert pil.open(io.BytesIO(base64.b64decode(text))).tobytes() == picture.tobytes()
 
 
 def test_entropies_of_a_single_turn_are_in_order() -> None:

@@ -16,6 +16,7 @@ from . import versions
 from .alignment import Sampled
 from .budget import LIMITS, Budget, engine_params
 from .endpoints import Endpoint
+from .pictures import collapsed, data_uri
 from .problems import Unaligned
 from .routing import Routing
 
@@ -75,7 +76,8 @@ class Engine:
 
     `sampled` has the result of each call of `generate`. With `resume`, generations that the engine aborted are
     continued, as by verl's client for partial rollouts. `step` is the version of the weights if no other source names
-    it. With `routing`, results have the routed experts of all tokens but the last.
+    it. With `routing`, results have the routed experts of all tokens but the last. `placeholder` is the id that the
+    processor expands for each picture; without it pictures are refused.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Engine:
         resume: bool,
         step: int | None,
         routing: Routing | None = None,
+        placeholder: int | None = None,
     ) -> None:
         self.session = session
+        self._placeholder = placeholder
         self._routing = routing
         self.sampled: list[Sampled] = []
         self._endpoint, self._budget = endpoint, budget
@@ -107,14 +111,17 @@ class Engine:
         **_: Any,
     ) -> TokenOutput:
         """Returns what verl's client returns; other arguments concern verl's own servers and are ignored."""
-        if image_data or video_data or audio_data:
-            raise ValueError("tokentap.verl sends token ids: images, videos and sound are not supported")
+        if video_data or audio_data:
+            raise ValueError("tokentap.verl sends token ids and pictures: videos and sound are not supported")
+        if image_data and self._placeholder is None:
+            raise ValueError("tokentap.verl needs image_token_id of the model's processor to send pictures")
+        pictures = [await asyncio.to_thread(data_uri, picture) for picture in image_data or ()]
         prompt = [int(one) for one in prompt_ids]
         with_logprobs = bool(sampling_params.get("logprobs", False))
         part = Part()
         limit = self._limit(sampling_params, len(prompt))
         while limit > len(part.token_ids):
-            await self._ask(part, prompt, sampling_params, limit - len(part.token_ids), with_logprobs)
+            await self._ask(part, prompt, pictures, sampling_params, limit - len(part.token_ids), with_logprobs)
             if self._resume and len(part.token_ids) >= limit:
                 # as in verl's client for partial rollouts, for every finish reason
                 part.finish = "length"
@@ -140,7 +147,13 @@ class Engine:
         return self._budget.max_new_tokens(sampling, prompt)
 
     async def _ask(
-        self, part: Part, prompt: list[int], sampling: Mapping[str, Any], room: int, with_logprobs: bool
+        self,
+        part: Part,
+        prompt: list[int],
+        pictures: list[str],
+        sampling: Mapping[str, Any],
+        room: int,
+        with_logprobs: bool,
     ) -> None:
         # the policy is requested before and after, because weights may change in between
         before = None if self._endpoint.replies_tell else await self._endpoint.policy.version()
@@ -149,8 +162,12 @@ class Engine:
         fields: dict[str, Any] = {}
         if self._routing:
             fields = {"return_routed_experts": True, "routed_experts_start_len": start}
+        sent = ids
+        if pictures and self._placeholder is not None:
+            sent = collapsed(ids, self._placeholder)
+            fields["image_data"] = pictures
         generation = await self._endpoint.client.generate(
-            input_ids=ids,
+            input_ids=sent,
             sampling_params=engine_params(sampling, room),
             session=self.session,
             rid=uuid4().hex,
@@ -158,6 +175,12 @@ class Engine:
             return_entropy=True,
             **fields,
         )
+        expanded = generation.meta_info.get("prompt_tokens")
+        if pictures and expanded != len(ids):
+            # the positions of all later tokens would differ
+            raise Unaligned(
+                f"the engine made a prompt of {expanded} tokens with the pictures, verl's processor {len(ids)}"
+            )
         has_experts = not self._routing or self._routing.add(ids + generation.output_ids, start, generation)
         seen = versions.of_reply(generation.meta_info)
         self._endpoint.replies_tell = bool(seen)

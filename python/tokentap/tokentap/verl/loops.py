@@ -60,7 +60,11 @@ class Tapped:
         if rollout.get("enable_rollout_routing_replay"):
             model = self._trainer.actor_rollout_ref.model
             routing = Routing.of_model(model.path, trust_remote_code=bool(model.get("trust_remote_code")))
-        return Engine(endpoint, uuid4().hex, budget, resume=self._resume, step=step, routing=routing)
+        # of the loop's processor, which is None for a model without pictures
+        placeholder = getattr(getattr(self, "processor", None), "image_token_id", None)
+        return Engine(
+            endpoint, uuid4().hex, budget, resume=self._resume, step=step, routing=routing, placeholder=placeholder
+        )
 
     def _with_entropy(self, output: agent_loop.AgentLoopOutput, engine: Engine) -> EntropyOutput:
         fields = {name: getattr(output, name) for name in type(output).model_fields}

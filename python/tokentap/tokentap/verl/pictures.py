@@ -1,0 +1,24 @@
+"""Pictures of a rollout, in the form in which SGLang and tokentap accept them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+
+def data_uri(picture: Any) -> str:
+    """A PIL picture as PNG, which keeps its pixels."""
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def collapsed(ids: Sequence[int], placeholder: int) -> list[int]:
+    """The ids with one placeholder for each picture: verl's are those that its processor has expanded.
+
+    Pictures are told apart by the tokens between them.
+    """
+    starts = zip(ids, [None, *ids][: len(ids)], strict=True)
+    return [one for one, before in starts if one != placeholder or before != placeholder]
