@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -59,6 +59,10 @@ real-accuracy: ## entropies of TOKENS=10000 tokens of SmolLM2 on the CPU, compar
 real-exact: ## the plugin in real SGLang servers on the CPU: the entropy of every token, compared with the weights (30 minutes, 7 GB)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/exact/run.sh
+
+images: ## pictures in a real SGLang on the CPU, with tiny weights of Qwen3-VL and Qwen2.5-VL: ids, tokens of pictures and entropies, compared with the engine, transformers and torch (half an hour, 7 GB, package registries)
+	cargo build --release
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/vision/run.sh
 
 trainers: ## verl, tunix and strands-sglang with the adapters and the demo engine (a few minutes, 5 GB)
 	cargo build --release

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# vision/run.sh [MODE...]   pictures through tokentap to a real SGLang 0.5.23 on the CPU, with tiny random weights of Qwen3-VL and Qwen2.5-VL.
+# Modes: the family (qwen3_vl, qwen2_5_vl), with -incremental for the other mode of streams. All modes take about half an hour.
+#   TOKENTAP          the binary (target/release/tokentap)
+#   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
+set -uo pipefail
+modes=("$@")
+((${#modes[@]})) || modes=(qwen3_vl qwen3_vl-incremental qwen2_5_vl qwen2_5_vl-incremental)
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
+tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
+python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
+work=$(mktemp -d)
+failed=0
+
+source "$here/../servers.sh"
+trap 'stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+bash "$here/../setup.sh" 0.5.23 || exit 1
+# the templates of the models, so that chats are rendered as theirs
+python3 "$here/../../templates/fetch.py" --into "$REAL_SGLANG_HOME/templates" qwen3-vl qwen2-5-vl || exit 1
+
+one() { # one MODE
+  local family=${1%%-*} engine data control flags=() suites=()
+  if [[ $1 == *-incremental ]]; then flags=(--incremental-streaming-output) suites=(--streams); fi
+  [[ -d $work/$family ]] || "$python" "$here/make_vlm.py" "$family" "$REAL_SGLANG_HOME/tokenizer" \
+    "$REAL_SGLANG_HOME/templates/${family//_/-}/chat_template.jinja" "$work/$family" 0 || return
+  read -r engine data control < <(free_ports)
+  MODEL=$work/$family serve 0.5.23 "$engine" --mm-attention-backend sdpa ${flags[@]+"${flags[@]}"} || return
+  front "http://127.0.0.1:$engine" "$data" "$control" || return
+  "$python" "$here/check.py" --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
+    --model "$work/$family" ${suites[@]+"${suites[@]}"}
+}
+
+for mode in "${modes[@]}"; do
+  echo "== $mode"
+  if one "$mode"; then echo "$mode: ok"; else echo "$mode: FAILED"; failed=1; fi
+  stop
+done
+exit "$failed"
