@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# vision/run.sh [MODE...]   pictures through tokentap to a real SGLang 0.5.23 on the CPU, with tiny random weights of Qwen3-VL and Qwen2.5-VL.
-# Modes: the family (qwen3_vl, qwen2_5_vl), with -incremental for the other mode of streams. All modes take about half an hour.
+# vision/run.sh [MODE...]   pictures through tokentap to a real SGLang 0.5.23 on the CPU, with tiny random weights of Qwen3-VL and
+# Qwen2.5-VL.
+# Modes: the family (qwen3_vl, qwen2_5_vl), with -incremental for the other mode of streams, and with -chats for chats, Messages and
+# Responses, which run only if they are named. The others take about half an hour.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -uo pipefail
@@ -22,15 +24,18 @@ bash "$here/../setup.sh" 0.5.23 || exit 1
 python3 "$here/../../templates/fetch.py" --into "$REAL_SGLANG_HOME/templates" qwen3-vl qwen2-5-vl || exit 1
 
 one() { # one MODE
-  local family=${1%%-*} engine data control flags=() suites=()
-  if [[ $1 == *-incremental ]]; then flags=(--incremental-streaming-output) suites=(--streams); fi
+  local family=${1%%-*} engine data control flags=() suite=(check.py) log=''
+  case $1 in
+    *-incremental) flags=(--incremental-streaming-output) suite=(check.py --streams) ;;
+    *-chats) log=$work/prompts suite=(chats.py --log "$work/prompts"); : >"$log" ;;
+  esac
   [[ -d $work/$family ]] || "$python" "$here/make_vlm.py" "$family" "$REAL_SGLANG_HOME/tokenizer" \
     "$REAL_SGLANG_HOME/templates/${family//_/-}/chat_template.jinja" "$work/$family" 0 || return
   read -r engine data control < <(free_ports)
-  MODEL=$work/$family serve 0.5.23 "$engine" --mm-attention-backend sdpa ${flags[@]+"${flags[@]}"} || return
+  PROMPT_LOG=$log MODEL=$work/$family serve 0.5.23 "$engine" --mm-attention-backend sdpa ${flags[@]+"${flags[@]}"} || return
   front "http://127.0.0.1:$engine" "$data" "$control" || return
-  "$python" "$here/check.py" --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
-    --model "$work/$family" ${suites[@]+"${suites[@]}"}
+  "$python" "$here/${suite[0]}" "${suite[@]:1}" --model "$work/$family" \
+    --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control"
 }
 
 for mode in "${modes[@]}"; do
