@@ -555,7 +555,7 @@ mod tests {
             (Arc::new(image), number % 50..(number % 50).saturating_add(number >> 8))
         };
         let count = number % 4;
-        let settings = (number % 3 > 0).then(|| "{}".into());
+        let settings = (!number.is_multiple_of(3)).then(|| "{}".into());
         (count > 0).then(|| Box::new(PromptImages::new(prompt, (0..count).map(image)).with_settings(settings)))
     }
 

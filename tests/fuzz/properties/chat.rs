@@ -47,6 +47,7 @@ pub fn chat(bytes: &[u8]) {
     };
     let inputs = GenerateInputs {
         ids: &prepared.ids,
+        images: &[],
         defaults: &SamplingDefaults::default(),
         skip_special: prepared.chat.reading.skip_special,
         require_reasoning: false,
