@@ -60,7 +60,7 @@ real-exact: ## the plugin in real SGLang servers on the CPU: the entropy of ever
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/exact/run.sh
 
-images: ## pictures in a real SGLang on the CPU, with tiny weights of Qwen3-VL and Qwen2.5-VL: ids, tokens of pictures and entropies, compared with the engine, transformers and torch (half an hour, 7 GB, package registries)
+images: ## pictures in a real SGLang on the CPU, with tiny weights of Qwen3-VL and Qwen2.5-VL: ids, tokens of pictures and entropies, compared with the engine, transformers and torch (an hour, 7 GB, package registries)
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/vision/run.sh
 

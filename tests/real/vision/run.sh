@@ -2,12 +2,12 @@
 # vision/run.sh [MODE...]   pictures through tokentap to a real SGLang 0.5.23 on the CPU, with tiny random weights of Qwen3-VL and
 # Qwen2.5-VL.
 # Modes: the family (qwen3_vl, qwen2_5_vl), with -incremental for the other mode of streams, and with -chats for chats, Messages and
-# Responses, which run only if they are named. The others take about half an hour.
+# Responses. All take about an hour.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -uo pipefail
 modes=("$@")
-((${#modes[@]})) || modes=(qwen3_vl qwen3_vl-incremental qwen2_5_vl qwen2_5_vl-incremental)
+((${#modes[@]})) || modes=({qwen3_vl,qwen2_5_vl}{,-incremental,-chats})
 here=$(cd "$(dirname "$0")" && pwd)
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
