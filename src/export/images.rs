@@ -1,13 +1,13 @@
 //! The pictures of exported rows.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::text::Text;
 use super::{ExportImages, Lack};
-use crate::images::Image;
-use crate::session::{Path, PathImage, Row, Turn};
+use crate::images::{Image, ImageDigest};
+use crate::session::{Path, PathImage, Row, Turn, TurnImage};
 
 /// The limit of the bytes of a row's pictures, if they are embedded: a row is in memory while it is written.
 pub(super) const MAX_EMBEDDED: u64 = 256 << 20;
@@ -51,7 +51,7 @@ pub(super) fn rows_without_bytes(rows: &[Row]) -> impl Iterator<Item = &Row> {
 
 /// The pictures of the rows, each once.
 pub(super) fn distinct(rows: &[Row]) -> Vec<Arc<Image>> {
-    let mut known = BTreeSet::new();
+    let mut known: BTreeMap<ImageDigest, usize> = BTreeMap::new();
     let sessions = rows.chunk_by(Row::shares_turns);
     let mut images = Vec::new();
     for session in sessions {
@@ -61,7 +61,17 @@ pub(super) fn distinct(rows: &[Row]) -> Vec<Arc<Image>> {
             let new: Vec<&Arc<Turn>> =
                 row.upwards().take_while(|turn| !std::mem::replace(&mut seen[turn.id as usize], true)).collect();
             let new = new.into_iter().rev().flat_map(|turn| &turn.about.images).flat_map(|images| &images.list);
-            images.extend(new.filter(|image| known.insert(image.image.digest)).map(|image| Arc::clone(&image.image)));
+            for TurnImage { image, .. } in new {
+                match known.get(&image.digest) {
+                    // another session may have the bytes of a picture of which this one has only the digest
+                    Some(at) if image.bytes.is_some() => images[*at] = Arc::clone(image),
+                    Some(_) => {}
+                    None => {
+                        known.insert(image.digest, images.len());
+                        images.push(Arc::clone(image));
+                    }
+                }
+            }
         }
     }
     images

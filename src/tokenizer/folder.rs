@@ -238,22 +238,23 @@ impl SamplingDefaults {
 }
 
 impl ImageSettings {
-    /// Reads `preprocessor_config.json`, else the image processor of `processor_config.json`; `None` without both. `path` is the folder or a
-    /// file in it.
+    /// Reads the image processor of `processor_config.json`, else `preprocessor_config.json`, in the order of transformers; `None` without both.
+    /// `path` is the folder or a file in it.
     ///
     /// # Errors
     /// [`FolderError`] if a file exists and cannot be read.
     pub fn open(path: &Path) -> Result<Option<Self>, FolderError> {
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        if let Some(read) = read_json(&folder.join("preprocessor_config.json"))? {
-            return Ok(Some(read));
-        }
         let read: Option<ProcessorConfig> = read_json(&folder.join("processor_config.json"))?;
-        Ok(read.and_then(|ProcessorConfig { image_processor, processor_class }| {
+        let nested = read.and_then(|ProcessorConfig { image_processor, processor_class }| {
             let mut settings = image_processor?;
             settings.0.extend(processor_class.map(|class| ("processor_class".to_owned(), class)));
             Some(settings)
-        }))
+        });
+        match nested {
+            Some(nested) => Ok(Some(nested)),
+            None => read_json(&folder.join("preprocessor_config.json")),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -101,15 +101,20 @@ class RowImages:
         """The pictures of a row of `jsonl`, `arrow`, `parquet` or `trajectories`, or of a sample of `slime`."""
         about = row.get("metadata", row)
         texts = (row.get("multimodal_inputs") or {}).get("images") or []
-        data = row.get("image_data") or [text.partition(",")[2] for text in texts]
+        data = row.get("image_data")
+        if data is None:
+            data = [text.partition(",")[2] for text in texts]
         images = [Image(base64.b64decode(one, validate=True) if isinstance(one, str) else bytes(one)) for one in data]
-        return cls._of(about["session"], about.get("images"), about.get("image_settings"), images)
+        return cls._of(about["session"], about.get("images"), about.get("image_settings"), by_digest(images))
 
     @classmethod
-    def _of(cls, session: str, entries: Any, settings: str | None, images: Sequence[Image] = ()) -> RowImages:
+    def _of(cls, session: str, entries: Any, settings: str | None, images: Mapping[str, Image]) -> RowImages:
         parsed = None if settings is None else json.loads(settings)
-        references = [Reference(**entry) for entry in entries or ()]
-        return cls(session, references, parsed, {image.sha256: image for image in images})
+        names = Reference.__dataclass_fields__
+        # a list of pandas is an array
+        listed = () if entries is None else entries
+        references = [Reference(**{name: entry[name] for name in names}) for entry in listed]
+        return cls(session, references, parsed, images)
 
     def load(self, fetch: Fetch | None = None) -> list[Image]:
         """The pictures; raises LookupError for one that is neither embedded nor fetched."""
@@ -135,6 +140,7 @@ class RowImages:
         Raises SpanMismatch if the number of tokens of a picture differs from that in `ids`.
         """
         if not self.references:
+            self._check_placeholders(ids, getattr(processor, "image_token_id", None), 0)
             return [], {}
         pictures = [image.pil() for image in self.load(fetch)]
         processor, overrides = with_settings(processor, self.settings)
@@ -153,7 +159,21 @@ class RowImages:
                 raise SpanMismatch(
                     f"session {self.session}: the tokens from {reference.start} to {reference.end} are not all {pad}"
                 )
+        self._check_placeholders(ids, pad, sum(expected))
         return pictures, {name: tensor for name, tensor in made.items() if name not in OF_TEXT}
+
+    def _check_placeholders(self, ids: Sequence[int], pad: int | None, expected: int) -> None:
+        """Raises SpanMismatch if `ids` have a token of pictures that is of none: the model has sampled it."""
+        found = sum(one == pad for one in ids)
+        if found != expected:
+            raise SpanMismatch(
+                f"session {self.session}: the row has {found} tokens {pad} of pictures, and its pictures have {expected}"
+            )
+
+
+def by_digest(images: Iterable[Image]) -> dict[str, Image]:
+    """Pictures by their digests."""
+    return {image.sha256: image for image in images}
 
 
 def runs(ids: Sequence[int], token: int) -> list[int]:
@@ -191,7 +211,7 @@ def of_batch(batch: Batch[Any]) -> list[RowImages]:
     table = batch.non_tensor_batch
     rows = len(table["session"])
     entries, settings = table.get("images", [None] * rows), table.get("image_settings", [None] * rows)
-    images = embedded(batch)
+    images = by_digest(embedded(batch))
     return [RowImages._of(*row, images) for row in zip(table["session"], entries, settings, strict=True)]
 
 
@@ -268,7 +288,7 @@ def miles(samples: Samples, processor: Any) -> tuple[bytes, list[dict[str, Any]]
     Raises SpanMismatch if the processor makes other tokens than the engine.
     """
     batch = samples.torch()
-    images = embedded(batch)
+    images = by_digest(embedded(batch))
     fields: list[dict[str, Any]] = []
     for at, sample in enumerate(json.loads(content(batch.tensors["_samples_meta"]))["samples"]):
         about = sample["metadata"]

@@ -176,7 +176,8 @@ class Engine:
             **fields,
         )
         expanded = generation.meta_info.get("prompt_tokens")
-        if pictures and expanded != len(ids):
+        # a request that is aborted before it runs has no count
+        if pictures and expanded is not None and expanded != len(ids):
             # the positions of all later tokens would differ
             raise Unaligned(
                 f"the engine made a prompt of {expanded} tokens with the pictures, verl's processor {len(ids)}"
