@@ -151,7 +151,7 @@ def test_inputs_are_those_of_the_engines_settings() -> None:
     assert sorted(made) == ["image_grid_thw", "pixel_values"]
     assert made["pixel_values"].tolist() == [0, 1, 2, 0, 1]
     assert made["image_grid_thw"].tolist() == [[1, 1, 3], [1, 1, 2]]
-    assert images.RowImages.of({"session": "s"}).inputs(Processor(), IDS) == ([], {})
+    assert images.RowImages.of({"session": "s"}).inputs(Processor(), [1, 2]) == ([], {})
 
 
 @needs_pil
@@ -167,6 +167,9 @@ def test_other_tokens_are_refused() -> None:
         images=[reference(3, 2, tokens=4), reference(2, 8)],
     )
     refused("from 2 to 5 are not all 90", ids=[PAD, *IDS])
+    # the model has sampled one
+    refused("the row has 6 tokens 90 of pictures, its pictures 5", ids=[*IDS, PAD])
+    refused("the row has 1 tokens 90 of pictures, its pictures 0", ids=[1, PAD], images=[], image_data=[])
     scaled = {"processor": None, "overrides": {"scale": 2}, "backend": None}
     refused(r"makes \[6, 4\] tokens", image_settings=json.dumps(scaled))
     refused("Other", image_settings=json.dumps({"processor": {"processor_class": "Other"}}))

@@ -167,7 +167,7 @@ class RowImages:
         found = sum(one == pad for one in ids)
         if found != expected:
             raise SpanMismatch(
-                f"session {self.session}: the row has {found} tokens {pad} of pictures, and its pictures have {expected}"
+                f"session {self.session}: the row has {found} tokens {pad} of pictures, its pictures {expected}"
             )
 
 
