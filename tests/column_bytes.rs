@@ -38,7 +38,7 @@ const PROMPT: usize = 32;
 const SAMPLED: usize = 2048;
 
 /// Sessions before it, after which the engine keeps its reply and the buffers of connections do not grow any more.
-const EARLIER: usize = 4;
+const EARLIER: usize = 8;
 
 /// Sampled tokens of a request after whose reply nothing of the one before is in use.
 const FEW: usize = 2;

@@ -203,7 +203,7 @@ async fn refused_pictures_go_to_the_engines_chat_endpoint() {
         vision.set(Expansion::Refuses);
         let answer = ask(&vision, dialect, &body).await;
         assert_eq!(answer.status, 200, "{about}: {}", answer.text());
-        let paths: Vec<String> = vision.engine.asked().iter().map(|asked| asked.path.clone()).collect();
+        let paths = vision.paths();
         assert!(paths.ends_with(&["/generate".to_owned(), "/v1/chat/completions".to_owned()]), "{about}: {paths:?}");
         vision.set(Expansion::Exact);
         // the tokens of its prompt's picture are unknown, so the next call does not continue it
@@ -228,7 +228,7 @@ async fn remote_pictures_go_to_the_engines_chat_endpoint() {
         dialect.push(&mut body, dialect.user("see ", "https://host/a.png", "?"));
         let answer = ask(&vision, dialect, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(vision.engine.asked().last().unwrap().path, "/v1/chat/completions", "{dialect:?}");
+        assert_eq!(vision.paths().pop().unwrap(), "/v1/chat/completions", "{dialect:?}");
         let shown = get(vision.proxy.control, "/v1/sessions/s").await.json();
         assert_eq!(shown["faults"], json!({"forwarded": 1}), "{dialect:?}: {shown}");
     }
@@ -298,7 +298,7 @@ async fn engine_that_changes_prompts_with_pictures_serves_them_itself() {
         let mut body = Chat.request(false);
         Chat.push(&mut body, Chat.user("see ", &data_uri("a"), "?"));
         assert_eq!(ask(&vision, Chat, &body).await.status, 200);
-        assert_eq!(vision.engine.asked().last().unwrap().path, "/v1/chat/completions", "{expansion:?}");
+        assert_eq!(vision.paths().pop().unwrap(), "/v1/chat/completions", "{expansion:?}");
     }
 }
 

@@ -118,13 +118,17 @@ impl Vision {
     }
 
     async fn start_as(profile: EngineProfile, expansion: Expansion, flags: &[&str]) -> Self {
+        let of_probes = expansion;
         let expansion = Arc::new(Mutex::new(expansion));
         let shared = Arc::clone(&expansion);
         let incremental = profile.streaming == "incremental";
         // its chat endpoint reports ids on request
-        let server_info = json!({"sampling_defaults": "openai", "return_input_ids": false, "return_output_ids": false});
+        let mut server_info =
+            json!({"sampling_defaults": "openai", "return_input_ids": false, "return_output_ids": false});
+        server_info.as_object_mut().unwrap().extend(profile.server_info.as_object().cloned().unwrap_or_default());
         let engine = Upstream::start(EngineProfile { echoes_prompt: true, server_info, ..profile }, move |asked| {
-            reply(asked, *shared.lock(), incremental)
+            let expansion = if is_probe(&asked.json()) { of_probes } else { *shared.lock() };
+            reply(asked, expansion, incremental)
         })
         .await;
         Self { proxy: Proxy::probed(engine.addr, flags).await, engine, expansion }
@@ -149,8 +153,12 @@ impl Vision {
 
     /// The requests for generations but those of probes.
     pub fn generations(&self) -> Vec<Value> {
-        let is_probe = |sent: &Value| sent["sampling_params"] == json!({"max_new_tokens": 1, "temperature": 0.0});
         self.engine.generations().into_iter().filter(|sent| !is_probe(sent)).collect()
+    }
+
+    /// The paths of the requests but those of probes.
+    pub fn paths(&self) -> Vec<String> {
+        self.engine.asked().into_iter().filter(|asked| !is_probe(&asked.json())).map(|asked| asked.path).collect()
     }
 
     /// The model with which it renders chats.
@@ -161,9 +169,15 @@ impl Vision {
         }
     }
 
+    /// Changes how it expands pictures, but for probes.
     pub fn set(&self, expansion: Expansion) {
         *self.expansion.lock() = expansion;
     }
+}
+
+/// Whether a request asks whether the engine takes pictures with ids.
+fn is_probe(body: &Value) -> bool {
+    body["sampling_params"] == json!({"max_new_tokens": 1, "temperature": 0.0})
 }
 
 /// The reply to a request, with the shapes of `image_data` that SGLang 0.5.23 accepts.
