@@ -7,10 +7,10 @@ import pickle
 import pytest
 
 import tokentap
-from tokentap import BinaryNotFound, ConnectionFailed, HttpError, Interrupted, StartFailed, Undecodable
+from tokentap import BinaryNotFound, ConnectionFailed, HttpError, Interrupted, SpanMismatch, StartFailed, Undecodable
 from tokentap.errors import ContextLengthExceeded, Throttled, TokentapError
 
-MADE = [
+MADE: list[Exception] = [
     TokentapError("a", status=418, body="b"),
     HttpError("a", status=400, body='{"error":{"code":"c"}}'),
     ContextLengthExceeded("a", status=400, body="exceed"),
@@ -22,6 +22,7 @@ MADE = [
     Undecodable("a", status=200, body="b"),
     BinaryNotFound("a"),
     StartFailed("a", exit_code=64, log="b"),
+    SpanMismatch("a"),
 ]
 
 
@@ -32,7 +33,7 @@ def test_every_public_error_is_tested() -> None:
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
-def test_an_error_can_be_pickled(error: TokentapError) -> None:
+def test_an_error_can_be_pickled(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), vars(copy)) == (str(error), vars(error))
