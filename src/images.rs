@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_does_not_decode_is_no_picture() {
+    fn text_that_the_engine_does_not_decode_is_refused() {
         for text in [
             "",
             "data:",

@@ -51,7 +51,7 @@ pub(crate) async fn image_tokens(client: &Client, ids: &[u32]) -> Result<usize, 
     if !status.is_success() {
         return Err(unanswered(format!("status {status}")));
     }
-    let reply: Reply = serde_json::from_slice(&answer)
+    let reply: EchoReply = serde_json::from_slice(&answer)
         .map_err(|error| unsupported(format!("the engine does not echo a prompt with a picture: {error}")))?;
     let echo = EchoedPrompt { ids: &reply.prompt_token_ids, image_tokens: reply.meta_info.image_tokens };
     match expansion::walk(ids, echo, 1).as_deref() {
@@ -63,7 +63,7 @@ pub(crate) async fn image_tokens(client: &Client, ids: &[u32]) -> Result<usize, 
 
 /// The reply, of which the other members are not read.
 #[derive(Deserialize)]
-struct Reply {
+struct EchoReply {
     prompt_token_ids: Vec<u32>,
     meta_info: MetaInfo,
 }

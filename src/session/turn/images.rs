@@ -105,7 +105,7 @@ impl PromptImages {
         self.keys = Arc::clone(&same.keys);
     }
 
-    /// The pictures after the first `known` tokens; `None` if there is none. `same` has them already, if the prompt was sampled before.
+    /// The pictures after the first `known` tokens; `None` without any. `same` has them already, if the prompt was sampled before.
     pub(in crate::session) fn after(&self, known: usize, same: Option<&Self>) -> Option<Box<Self>> {
         let rebase = |image: &TurnImage| {
             let start = (image.start as usize).checked_sub(known)?;
