@@ -1,8 +1,11 @@
 //! Pictures of prompts: their bytes, which are never interpreted, and the digests that identify them.
 
+mod recent;
+
 use std::fmt::{self, Debug, Display, Formatter};
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -50,12 +53,11 @@ impl Image {
         Self { digest, media_type: MediaType::of(&bytes), size: bytes.len() as u64, bytes: Some(bytes) }
     }
 
-    /// Decodes a data URI, or base64 with padding, as SGLang does: the media type of a URI is ignored. `None` for any other text.
+    /// Decodes a data URI, or base64 with padding, as SGLang does: the media type of a URI is ignored. `None` for any other text. Returns
+    /// the copy in memory of a picture that was decoded before, without computing its digest again.
     #[must_use]
-    pub fn decode(text: &[u8]) -> Option<Self> {
-        let encoded = encoded_bytes(text)?;
-        let bytes = base64_simd::STANDARD.decode_to_vec(encoded).ok().filter(|bytes| !bytes.is_empty())?;
-        Some(Self::new(bytes.into()))
+    pub fn decode(text: &[u8]) -> Option<Arc<Self>> {
+        recent::decode(encoded_bytes(text)?)
     }
 
     /// The number of bytes that the base64 text of a picture stands for. `None` for other texts.
@@ -233,7 +235,8 @@ mod tests {
             let uri = format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(&bytes));
             prop_assert!(Image::is_encoded(uri.as_bytes()));
             prop_assert_eq!(Image::encoded_size(uri.as_bytes()), Some(bytes.len() as u64));
-            prop_assert_eq!(Image::decode(uri.as_bytes()).unwrap().bytes.unwrap(), bytes);
+            let image = Image::decode(uri.as_bytes()).unwrap();
+            prop_assert_eq!(image.bytes.as_deref(), Some(&bytes[..]));
         }
 
         #[test]

@@ -106,7 +106,7 @@ impl Media {
 
 impl InlineImage {
     fn decode(url: &str, detail: Option<&str>) -> Option<Self> {
-        let image = Arc::new(Image::decode(url.as_bytes())?);
+        let image = Image::decode(url.as_bytes())?;
         let prefix = url.split_once(',').map_or("", |(before, _)| &url[..=before.len()]).into();
         Some(Self { image, prefix, detail: detail.map(Into::into) })
     }

@@ -153,7 +153,7 @@ impl ImageItem {
         };
         let text = Text { raw: &body[span], escaped };
         let image = if escaped { Image::decode(text.decode().as_bytes()) } else { Image::decode(text.raw) };
-        image.map(Arc::new).ok_or(ImageError::Remote)
+        image.ok_or(ImageError::Remote)
     }
 
     /// The number of its bytes, if the body of its request has them.
@@ -262,7 +262,7 @@ mod tests {
         let body = r#"["data:image\/png;base64,iVBORw0KGgo=", "https:\/\/host/a.png", {"a": 1}]"#;
         let images = ImageData::read(&mut Cursor::new(body.as_bytes())).unwrap();
         let decoded: Vec<_> = images.of_prompt(0, false).iter().map(|item| item.decode(body.as_bytes())).collect();
-        let expected = Image::decode(b"iVBORw0KGgo=").unwrap().into();
+        let expected = Image::decode(b"iVBORw0KGgo=").unwrap();
         assert_eq!(decoded, [Ok(expected), Err(ImageError::Remote), Err(ImageError::Processed)]);
     }
 }
