@@ -21,7 +21,7 @@ use super::event::{EventAccess, EventKind};
 use super::events::{Events, Generation};
 use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, RidSlot, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
-use super::stream::unanswered_media;
+use super::stream::BeginLimit;
 use super::uncaptured::UncapturedGenerations;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};
@@ -135,12 +135,10 @@ impl Generator {
                 let limit = Some(self.context.settings.image_timeout);
                 let limit = limit.filter(|limit| !limit.is_zero() && request.has_media());
                 let planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
-                let (reply, active) = match limit {
+                let mut limit = limit.map(BeginLimit::new);
+                let (reply, active) = match &mut limit {
                     None => self.send(&call, planned).await?,
-                    Some(limit) => {
-                        let sent = Box::pin(self.send(&call, planned));
-                        tokio::time::timeout(limit, sent).await.map_err(|_| unanswered_media(limit))??
-                    }
+                    Some(limit) => limit.head(Box::pin(self.send(&call, planned))).await?,
                 };
                 let mut generation = self.receive(reply, active, call.reads, call.head).await?;
                 if let (Some(limit), Events::Stream(stream)) = (limit, &mut generation.events) {

@@ -55,14 +55,33 @@ pub struct EventStream {
     begin_limit: Option<BeginLimit>,
 }
 
-/// The limit of the time before the first bytes of a stream.
-struct BeginLimit {
+/// The limit of the time from a request with media to the first bytes of its reply. A stream begins after its head.
+pub(super) struct BeginLimit {
     limit: Duration,
     expiry: Pin<Box<Sleep>>,
 }
 
+impl BeginLimit {
+    /// A limit that begins now.
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, expiry: Box::pin(tokio::time::sleep(limit)) }
+    }
+
+    /// Waits for the head of the reply.
+    ///
+    /// # Errors
+    /// Those of `sent`, or that it took longer.
+    pub(super) async fn head<T>(&mut self, sent: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            sent = sent => sent,
+            () = &mut self.expiry => Err(unanswered_media(self.limit)),
+        }
+    }
+}
+
 /// The error of a request with media whose reply did not begin in time.
-pub(super) fn unanswered_media(limit: Duration) -> Error {
+fn unanswered_media(limit: Duration) -> Error {
     let seconds = limit.as_secs_f64();
     Error::UpstreamTimeout {
         message: format!(
@@ -129,8 +148,8 @@ impl EventStream {
     }
 
     /// Limits how long the engine may take to begin. Then the stream ends with an error, and its end aborts the request.
-    pub(super) fn set_begin_limit(&mut self, limit: Duration) {
-        self.begin_limit = Some(BeginLimit { limit, expiry: Box::pin(tokio::time::sleep(limit)) });
+    pub(super) fn set_begin_limit(&mut self, limit: BeginLimit) {
+        self.begin_limit = Some(limit);
     }
 
     /// Statistics of the reply so far.
