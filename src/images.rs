@@ -60,6 +60,21 @@ impl Image {
         recent::decode(encoded_bytes(text)?)
     }
 
+    /// Whether this is the base64 text of its bytes.
+    #[must_use]
+    pub fn is_written(&self, encoded: &[u8]) -> bool {
+        const CHUNK: usize = 3072;
+        let Some(bytes) = &self.bytes else { return false };
+        if encoded.len() != bytes.len().div_ceil(3) * 4 {
+            return false;
+        }
+        let mut place = [0; CHUNK];
+        encoded.chunks(CHUNK / 3 * 4).zip(bytes.chunks(CHUNK)).all(|(text, bytes)| {
+            let place = base64_simd::Out::from_slice(&mut place);
+            base64_simd::STANDARD.decode(text, place).is_ok_and(|decoded| *decoded == *bytes)
+        })
+    }
+
     /// The number of bytes that the base64 text of a picture stands for. `None` for other texts.
     #[must_use]
     pub fn encoded_size(text: &[u8]) -> Option<u64> {
@@ -217,6 +232,8 @@ mod tests {
             "data:image/png;base64,",
             "data:image/png;base64;iVBORw0KGgo=",
             "iVBORw0KGgo",
+            // bits after the last byte
+            "iVBORw0KGgp=",
             "iVBORw0K Ggo=",
             "iVBORw0K\nGgo=",
             "_-8=",
@@ -230,6 +247,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn text_is_that_of_its_bytes_only(
+            bytes in prop::collection::vec(any::<u8>(), 1..10_000),
+            at: prop::sample::Index,
+            replacement: u8,
+        ) {
+            let image = Image::new(bytes.clone().into());
+            let mut encoded = base64_simd::STANDARD.encode_to_string(&bytes).into_bytes();
+            prop_assert!(image.is_written(&encoded));
+            prop_assert!(!image.is_written(&encoded[..encoded.len() - 4]));
+            let at = at.index(encoded.len());
+            encoded[at] = replacement;
+            let decoded = base64_simd::STANDARD.decode_to_vec(&encoded);
+            prop_assert_eq!(image.is_written(&encoded), decoded.is_ok_and(|decoded| decoded == bytes));
+        }
+
         #[test]
         fn any_bytes_are_kept(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
             let uri = format!("data:image/png;base64,{}", base64_simd::STANDARD.encode_to_string(&bytes));

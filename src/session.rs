@@ -23,7 +23,7 @@ mod store;
 mod turn;
 mod view;
 
-pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredRequest};
+pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredItem, StoredRequest};
 pub use error::SessionError;
 use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};

@@ -1,5 +1,6 @@
 //! The data that a turn of a chat records, so that the next call of the conversation finds the tokens of the turn.
 
+mod stored_item;
 mod stored_request;
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Fingerprint, HistoryChange, ReplyChanges, SamplingSources};
+pub use stored_item::StoredItem;
 pub use stored_request::{CallerKey, SharedItems, StoredRequest};
 
 /// The digest of a prefix of a conversation. Prefixes with the same meaning have the same digest.

@@ -358,3 +358,33 @@ async fn expanded_ids_of_a_chat_are_collapsed() {
     assert_eq!(sent["input_ids"], json!(encode("<|vision_start|><|image_pad|><|vision_end|>x")));
     assert_eq!(member(&rows(&vision).await[0], "fault"), [&Value::Null]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_responses_take_each_picture_once() {
+    const LONG: usize = 200_000;
+    let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+    let [first, second] = ["a", "b"].map(|content| data_uri(&content.repeat(LONG)));
+    let mut body = Responses.request(false);
+    Responses.push(&mut body, Responses.user("see ", &first, "?"));
+    let answer = ask(&vision, Responses, &body).await.json();
+    let next =
+        json!({"model": "tiny", "previous_response_id": answer["id"], "input": [Responses.user("and ", &second, "?")]});
+    let answer = ask(&vision, Responses, &next).await.json();
+    let bytes = vision.proxy.metric("tokentap_sessions_bytes").await;
+    assert!((2.0 * LONG as f64..2.2 * LONG as f64).contains(&bytes), "{bytes} bytes");
+
+    let id = answer["id"].as_str().unwrap();
+    let items = get(vision.proxy.data, &format!("/sessions/s/v1/responses/{id}/input_items?order=asc")).await.json();
+    let uris: Vec<&Value> =
+        items["data"].as_array().unwrap().iter().filter_map(|item| item.pointer("/content/1/image_url")).collect();
+    assert_eq!(uris, [&first, &second]);
+    assert_eq!(
+        get(vision.proxy.data, &format!("/sessions/s/v1/responses/{id}")).await.json()["output"],
+        answer["output"]
+    );
+
+    let next = json!({"model": "tiny", "previous_response_id": id, "input": "and?"});
+    let answer = ask(&vision, Responses, &next).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(vision.generations().pop().unwrap()["image_data"], json!([first, second]));
+}

@@ -131,7 +131,7 @@ async fn log_of_an_earlier_schema_is_refused_and_stays_as_it_is() {
     bytes[..58].copy_from_slice(format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes())).as_bytes());
     std::fs::write(&path, &bytes).unwrap();
     let expected = format!(
-        "tokentap: --data-dir: {} has the schema 2, and this build reads and writes the schema 7: export it with the build that wrote \
+        "tokentap: --data-dir: {} has the schema 2, and this build reads and writes the schema 8: export it with the build that wrote \
          it (tokentap export --data-dir), and give this one another folder\n",
         path.display()
     );

@@ -115,7 +115,7 @@ impl ApiRequest for DecodedRetrieval {
         match action {
             Action::Show => Ok(Ok(response.json(&api.responses)?).into()),
             Action::ShowInput(page) => {
-                let items = response.items()?;
+                let items = response.items()?.texts()?;
                 let items: Vec<&str> = items.iter().map(|item| &**item).collect();
                 Ok(Ok(page.encode(&items, id)?).into())
             }

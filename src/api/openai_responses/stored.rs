@@ -22,7 +22,7 @@ use crate::engine::sglang::response::FinishedSequence;
 use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::update::SequenceUpdate;
 use crate::json::{Object, Value, elements};
-use crate::session::{CallerKey, Session, SharedItems, StoredRequest, Turn, TurnKey};
+use crate::session::{CallerKey, Session, SharedItems, StoredItem, StoredRequest, Turn, TurnKey};
 
 /// A stored response of a session.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl StoredResponse {
 
     /// Its request with all items of its input.
     fn whole_request(&self, api: &OpenAiResponses) -> Result<ResponsesRequest, RequestError> {
-        let items = self.items()?;
+        let items = self.items()?.texts()?;
         let items: Vec<&str> = items.iter().map(|item| &**item).collect();
         let previous = self.request().and_then(|request| request.previous);
         self.parse(api, previous, &format!("[{}]", items.join(",")))
@@ -183,11 +183,14 @@ fn earlier(session: &Session, turn: &Turn) -> Option<Arc<Turn>> {
 
 /// The items of an input. They are in the requests of several turns.
 #[derive(Debug)]
-pub(super) struct Items(Vec<(Arc<Turn>, usize)>);
+pub(super) struct Items {
+    session: Arc<Session>,
+    parts: Vec<(Arc<Turn>, usize)>,
+}
 
 impl Items {
     /// Collects the items of the input of a turn. `None` if a part of them is missing.
-    fn collect(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
+    fn collect(session: &Arc<Session>, mut turn: Arc<Turn>) -> Option<Self> {
         let mut parts = Vec::new();
         let mut count = usize::MAX;
         loop {
@@ -201,15 +204,29 @@ impl Items {
             turn = earlier(session, &turn)?;
         }
         parts.reverse();
-        Some(Self(parts))
+        Some(Self { session: Arc::clone(session), parts })
     }
 
-    /// The items, as JSON texts.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.iter().flat_map(|(turn, count)| {
+    fn iter(&self) -> impl Iterator<Item = &StoredItem> {
+        self.parts.iter().flat_map(|(turn, count)| {
             let items = stored_request(turn).map(|request| &request.items[..*count]);
             items.unwrap_or_default().iter()
         })
+    }
+
+    /// The items, as JSON texts.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] if the bytes of a picture are not known any more.
+    pub(super) fn texts(&self) -> Result<Vec<Arc<str>>, RequestError> {
+        self.iter().map(|item| item.json(|digest| self.session.image(digest)).ok_or_else(missing_part)).collect()
+    }
+
+    /// The number of its first items that are these texts.
+    fn count_equal(&self, texts: &[Arc<str>]) -> usize {
+        let is_equal =
+            |(item, text): &(&StoredItem, &Arc<str>)| item.is_json(text, |digest| self.session.image(digest));
+        self.iter().zip(texts).take_while(is_equal).count()
     }
 }
 
@@ -247,6 +264,13 @@ impl Collected<'_> {
         Ok(())
     }
 
+    /// Reads an item of a stored request.
+    fn read_stored(&mut self, item: &StoredItem, session: &Session) -> Result<InputItem, RequestError> {
+        let find = |digest| session.image(digest);
+        self.work.add(&mut self.memory, item.json_bytes(find))?;
+        self.read(item.json(find).ok_or_else(missing_part)?)
+    }
+
     /// Reads an item.
     fn read(&mut self, text: Arc<str>) -> Result<InputItem, RequestError> {
         self.work.add(&mut self.memory, values_bytes(text.as_bytes()))?;
@@ -278,8 +302,9 @@ pub(super) fn with_history(
     };
     let mut collected = Collected { work, items: Vec::new(), memory: work.take(0)? };
     if let Some(previous) = &previous {
-        for item in previous.items()?.iter() {
-            let item = collected.read(Arc::clone(item))?;
+        let items = previous.items()?;
+        for item in items.iter() {
+            let item = collected.read_stored(item, &items.session)?;
             collected.push(item)?;
         }
         for item in output(previous)? {
@@ -335,7 +360,7 @@ pub(super) fn request_to_store(
     if let Some(base) = base
         && let Ok(known) = base.items()
     {
-        let count = known.iter().zip(&items).take_while(|(known, item)| known == item).count();
+        let count = known.count_equal(&items);
         shared = Some(SharedItems { turn: base.turn(), count: u32::try_from(count).unwrap_or(u32::MAX) });
         let turn = base.members_turn();
         let known = turn.as_ref().and_then(|turn| stored_request(turn)?.members.as_deref());
@@ -352,7 +377,7 @@ pub(super) fn request_to_store(
         completes_at_length: request.options.is_codex,
         previous,
         shared,
-        items: items[count..].to_vec(),
+        items: items.into_iter().skip(count).map(StoredItem::from).collect(),
         caller: CallerKey::new(rid::fresh().as_bytes(), caller),
     }
 }

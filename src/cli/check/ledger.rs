@@ -177,7 +177,7 @@ mod tests {
             (
                 ServerFacts { description: Description::Unusable(unusable()), ..facts() },
                 1,
-                "FAIL  ledger       h:1: the ledger has the schema 9, and this build reads and writes the schema 7",
+                "FAIL  ledger       h:1: the ledger has the schema 9, and this build reads and writes the schema 8",
             ),
         ];
         for (facts, wanted, line) in cases {

@@ -14,7 +14,7 @@ use crate::engine::expansion::EchoedPrompt;
 use crate::engine::plan::{ColumnPlan, Plan};
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::request::EngineChat;
-use crate::session::{Chat, Fault, Labels, Policy, RequestedAdapter};
+use crate::session::{Chat, Fault, Labels, Policy, PromptImages, RequestedAdapter};
 
 /// What a recorder knows about the request before the reply begins.
 #[derive(Debug)]
@@ -112,6 +112,16 @@ impl RecordContext {
             }
         }
         Self { experts, top_k: plan.keeps_top.then_some(top_k), ..self }
+    }
+
+    /// The chat of a turn with these pictures, which its stored request does not repeat.
+    pub(super) fn chat_of(&self, images: Option<&PromptImages>) -> Option<Box<Chat>> {
+        let mut chat = self.chat.clone()?;
+        if let (Some(stored), Some(images)) = (&mut chat.stored, images) {
+            let has = |digest| images.list.iter().any(|image| image.image.digest == digest);
+            *stored = Arc::new(stored.without_pictures(has));
+        }
+        Some(chat)
     }
 
     /// Builds the context of a chat that the engine renders.

@@ -1,9 +1,9 @@
 //! The request of a stored response. With the tokens of its turn it suffices to return the response, or to continue it.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
+use super::StoredItem;
+use crate::images::ImageDigest;
 use crate::session::{Digest, TurnKey};
 
 /// The request of a stored response. Members and items that an earlier request of the session has are not repeated, so that the requests of a
@@ -22,8 +22,8 @@ pub struct StoredRequest {
     pub previous: Option<TurnKey>,
     /// The first items of the input.
     pub shared: Option<SharedItems>,
-    /// The other items of the input, as JSON texts.
-    pub items: Vec<Arc<str>>,
+    /// The other items of the input.
+    pub items: Vec<StoredItem>,
     /// The API key of the caller.
     pub caller: CallerKey,
 }
@@ -64,10 +64,17 @@ impl CallerKey {
 }
 
 impl StoredRequest {
+    /// The same without the pictures that its turn has.
+    #[must_use]
+    pub fn without_pictures(&self, has: impl Fn(ImageDigest) -> bool) -> Self {
+        let items = self.items.iter().map(|item| item.without_pictures(&has)).collect();
+        Self { items, ..self.clone() }
+    }
+
     /// The bytes that it takes, and an entry of an index.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let items: usize = self.items.iter().map(|item| size_of::<Arc<str>>() + item.len()).sum();
+        let items: usize = self.items.iter().map(StoredItem::bytes).sum();
         size_of::<Self>() + self.members.as_ref().map_or(0, |members| members.len()) + items + 64
     }
 }

@@ -571,7 +571,7 @@ mod tests {
                 assert!(matches!(&error, OpenError::OtherSchema { found, .. } if *found == number), "{error}");
                 let line = error.to_string();
                 assert!(line.starts_with(&format!("{} has the schema {number}, ", path.display())), "{line}");
-                assert!(line.contains("the schema 7: export it with the build that wrote it"), "{line}");
+                assert!(line.contains("the schema 8: export it with the build that wrote it"), "{line}");
             }
             assert_eq!((files(&dir), std::fs::read_to_string(&path).unwrap()), (before, other));
         }

@@ -18,7 +18,7 @@ use crate::columns::{Column, NumberType, Shape};
 use crate::session::{MOST_TURNS, RewardScope, Scores, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
-pub const SCHEMA: u64 = 7;
+pub const SCHEMA: u64 = 8;
 
 /// One change of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -522,7 +522,7 @@ mod tests {
             completes_at_length: number.is_multiple_of(11),
             previous: number.is_multiple_of(3).then_some(key),
             shared: number.is_multiple_of(5).then_some(SharedItems { turn: 3, count: 7 }),
-            items: vec!["\"\\n\"".into(); (number % 3) as usize],
+            items: vec![Arc::<str>::from("\"\\n\"").into(); (number % 3) as usize],
             caller: CallerKey::new(b"salt", &number.to_le_bytes()),
         }
     }
@@ -659,7 +659,10 @@ mod tests {
             chat: Some(Box::new(Chat {
                 reply_changes,
                 sampling_sources: sampling_sources(6),
-                stored: Some(Arc::new(StoredRequest { items: vec!["1".into()], ..StoredRequest::default() })),
+                stored: Some(Arc::new(StoredRequest {
+                    items: vec![Arc::<str>::from("1").into()],
+                    ..StoredRequest::default()
+                })),
                 ..Chat::default()
             })),
             labels: labels(6, Some("c")),
@@ -687,7 +690,7 @@ mod tests {
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([393, 28, 21, 86], [3_036_467_461, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
+            ([394, 28, 21, 86], [2_546_058_439, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places

@@ -275,7 +275,7 @@ async fn data_of_another_schema_and_damage_are_unreadable() {
     let (later, _) = ledger(options(&server.url()));
     let error = later.append(append("t")).await.unwrap_err();
     assert_eq!(error, LedgerError::OtherSchema("1".into()));
-    assert!(error.to_string().contains("has the schema 1, and this build reads and writes the schema 7"), "{error}");
+    assert!(error.to_string().contains("has the schema 1, and this build reads and writes the schema 8"), "{error}");
     for error in [later.fleet().await.unwrap_err(), later.fetch(&"s".into(), None).await.unwrap_err()] {
         assert_eq!(error, LedgerError::OtherSchema("1".into()));
     }
