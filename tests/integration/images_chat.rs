@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use tokentap::tokenizer::{ImagePlaceholder, Renderer};
 
-use super::support::client::{Answer, get, post};
+use super::support::client::{Answer, Connection, get, post, written};
+use super::support::manual_upstream::soon;
 use super::support::upstream::EngineProfile;
 use super::support::vision::{
     END, Expansion, PAD, START, Vision, data_uri, expanded, folder, sampled, sampled_text, tokens_of,
@@ -218,6 +219,52 @@ async fn refused_pictures_go_to_the_engines_chat_endpoint() {
         assert_eq!(member(last, "fault").pop().unwrap(), &Value::Null, "{about}: {last}");
         assert_eq!(last["images"].as_array().unwrap().len(), 1, "{about}: {last}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_pictures_of_a_call_without_a_session_go_to_its_own_endpoint() {
+    for dialect in [Chat, Messages, Responses] {
+        let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+        let mut body = dialect.request(false);
+        dialect.push(&mut body, dialect.user("see ", &data_uri("a"), "?"));
+        vision.set(Expansion::Refuses);
+        let answer = post(vision.proxy.data, dialect.path(), body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 200, "{dialect:?}: {}", answer.text());
+        assert_eq!(vision.paths().pop().unwrap(), dialect.path());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_with_a_picture_is_kept_alive_before_its_first_token() {
+    for dialect in [Chat, Messages, Responses] {
+        let vision = Vision::rendering(EngineProfile::default(), &["--sse-keepalive", "50ms"]).await;
+        let mut body = dialect.request(true);
+        dialect.push(&mut body, dialect.user("see ", &data_uri("a"), "?"));
+        vision.set(Expansion::Hangs);
+        let mut client = Connection::open(vision.proxy.data).await;
+        let path = format!("/sessions/s{}", dialect.path());
+        client.send(&written(vision.proxy.data, "POST", &path, &[], body.to_string().as_bytes())).await;
+        let signs = [": keep-alive", "event: ping", "event: response.in_progress"];
+        let is_alive = |seen: &[u8]| signs.iter().any(|sign| String::from_utf8_lossy(seen).contains(sign));
+        assert!(soon("the stream is kept alive", client.read_until(is_alive)).await, "{dialect:?}");
+        assert!(client.seen().starts_with(b"HTTP/1.1 200 "), "{dialect:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reply_to_a_picture_that_the_client_began_is_continued() {
+    let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+    let mut body = Chat.request(false);
+    Chat.push(&mut body, Chat.user("see ", &data_uri("a"), "?"));
+    Chat.push(&mut body, json!({"role": "assistant", "content": "It is"}));
+    body["continue_final_message"] = json!(true);
+    let answer = ask(&vision, Chat, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let sent = vision.generations().pop().unwrap();
+    let ids: Vec<u32> = serde_json::from_value(sent["input_ids"].clone()).unwrap();
+    assert!(ids.ends_with(&encode("<|im_start|>assistant\nIt is")), "{ids:?}");
+    assert_eq!(sent["image_data"], json!([data_uri("a")]));
+    assert_eq!(member(&rows(&vision).await[0], "fault"), [&Value::Null]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
