@@ -20,6 +20,7 @@ bench: ## speed of forwarding and of full processing, compared with the upstream
 	cargo bench --bench agents
 	cargo bench --bench first_event
 	cargo bench --bench memory
+	cargo bench --bench pictures
 	cargo bench --bench start
 	cargo bench --bench archive
 	VALKEY_SERVER=$$(bash tests/fleet/run.sh server) cargo bench --bench ledger
