@@ -63,8 +63,9 @@ impl Extent {
             let last = prompt.saturating_add(needs.kept.unwrap_or(usize::MAX));
             for image in &images.list {
                 let start = tokens + image.start as usize;
-                let is_cut_at = |end: usize| (start + 1..start + image.tokens as usize).contains(&end);
-                if is_cut_at(first) || is_cut_at(last) {
+                // of a cut before the first token only the token that starts the picture would stay or be missing, by which trainers count
+                let is_cut_at = |end: usize| (start..start + image.tokens as usize).contains(&end);
+                if (first > 0 && is_cut_at(first)) || is_cut_at(last) {
                     return Err("truncated_image");
                 }
                 image_bytes += image.image.size;
@@ -235,8 +236,9 @@ mod tests {
             let needs = Needs { images: Some(ExportImages::Refs), kept_prompt, ..Needs::default() };
             verdict(0, |turn| add_picture(turn, tokens, true), needs)
         };
-        assert_eq!((first(None, 0..2), first(Some(2), 1..3), first(Some(1), 0..2)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!(first(Some(2), 0..2), Err("truncated_image"));
+        assert_eq!((first(None, 0..2), first(Some(3), 0..2), first(Some(1), 0..2)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((first(Some(2), 0..2), first(Some(1), 1..3)), (Err("truncated_image"), Err("truncated_image")));
+        assert_eq!(first(Some(2), 1..3), Err("truncated_image"), "the token that starts the picture is cut off");
         let second = |kept, tokens: Range<u32>| {
             let needs = Needs { images: Some(ExportImages::Refs), kept, ..Needs::default() };
             let change = |turn: &mut Turn| {
@@ -246,8 +248,9 @@ mod tests {
             verdict(1, change, needs)
         };
         // the second prompt begins after two tokens of the response
-        assert_eq!((second(None, 1..3), second(Some(3), 1..3), second(Some(5), 1..3)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((second(None, 1..3), second(Some(2), 1..3), second(Some(5), 1..3)), (Ok(()), Ok(()), Ok(())));
         assert_eq!(second(Some(4), 1..3), Err("truncated_image"));
+        assert_eq!(second(Some(3), 1..3), Err("truncated_image"), "the token that starts the picture is left");
     }
 
     #[test]

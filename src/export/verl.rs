@@ -286,13 +286,14 @@ mod tests {
         let name = format!("images.{}", first["sha256"].as_str().unwrap());
         assert_eq!(file.integers(&name), b"BM first".map(i64::from));
 
-        // the prompt loses its first token, and the response its second turn
-        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(2), Some(2));
+        // the response loses its second turn
+        (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(4), Some(2));
         batch.images = ExportImages::Refs;
         let file = File::of(export(batch.clone()));
         let table = file.metadata_json("non_tensor_batch");
-        assert_eq!((&table["images"][0][0]["start"], &table["images"][0][0]["end"]), (&json!(0), &json!(2)));
-        batch.shape.max_prompt_length = Some(1);
+        assert_eq!((&table["images"][0][0]["start"], &table["images"][0][0]["end"]), (&json!(2), &json!(4)));
+        // of the prompt, the token before the picture would be cut off, by which verl's positions count pictures
+        batch.shape.max_prompt_length = Some(2);
         let refused = File::of(export(batch)).metadata_json("refused");
         assert_eq!(refused[0], json!({"session": "s", "leaf": 1, "reason": "truncated_image"}));
     }
