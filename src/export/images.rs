@@ -84,6 +84,32 @@ pub(super) fn settings(path: &Path) -> Option<&Arc<str>> {
     all.all(|settings| settings.is_some_and(|settings| settings == first)).then_some(first)
 }
 
+/// The tokens of a row from a cut at its start to a cut at its end, without a part of a picture: a prompt begins after a picture that is cut,
+/// and a response ends before the turn whose prompt has it, the rest of which is context that nothing follows.
+pub(super) fn without_parts(row: &Row, mut kept: Range<usize>) -> Range<usize> {
+    let mut start = row.len();
+    if kept == (0..start) {
+        return kept;
+    }
+    let end = kept.end;
+    for turn in row.upwards() {
+        start -= turn.prompt.len() + turn.response.len();
+        if turn.parent.is_none() {
+            kept.start = start_of_prompt(turn, kept.start);
+        } else if turn.images(start).any(|image| image.tokens.contains(&end)) {
+            kept.end = start;
+        }
+    }
+    kept
+}
+
+/// The first token from `cut` on of the prompt of a root that is of no picture of which `cut` takes away a token or the start: trainers count
+/// pictures by the token before them.
+pub(super) fn start_of_prompt(root: &Turn, cut: usize) -> usize {
+    let images = root.images(0).filter(|_| cut > 0);
+    images.fold(cut, |cut, image| if image.tokens.contains(&cut) { image.tokens.end } else { cut })
+}
+
 /// Writes a reference to a picture, with the positions of its tokens.
 pub(super) fn write(image: &PathImage<'_>, tokens: Range<usize>, list: &mut Text) {
     list.object(|text| {

@@ -26,56 +26,33 @@ pub struct Needs {
 /// is a problem of every path that holds it: the row that would train it is refused, and no other row trains it.
 pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>> {
     let turns = row.turns();
-    let mut known: Vec<Result<Extent, &'static str>> = Vec::with_capacity(turns.len());
+    // the bytes of the pictures of each path
+    let mut known: Vec<Result<u64, &'static str>> = Vec::with_capacity(turns.len());
     for turn in turns {
         let before = match turn.parent {
             Some(parent) => known[parent as usize],
             None if turn.prompt.is_empty() => Err("no_prompt"),
-            None => Ok(Extent::default()),
+            None => Ok(0),
         };
         known.push(before.and_then(|before| {
             whole(turn, needs, row.export_trains(turn))?;
-            before.with(turn, needs)
+            image_bytes(before, turn, needs)
         }));
     }
     known.into_iter().map(|verdict| verdict.map(|_| ())).collect()
 }
 
-/// The part of a path up to a turn.
-#[derive(Debug, Clone, Copy, Default)]
-struct Extent {
-    tokens: usize,
-    /// Tokens of the first prompt.
-    prompt: usize,
-    /// Bytes of the pictures.
-    image_bytes: u64,
-}
-
-impl Extent {
-    /// The part with a further turn, or the problem of its pictures there.
-    fn with(self, turn: &Turn, needs: Needs) -> Result<Self, &'static str> {
-        let Self { tokens, mut prompt, mut image_bytes } = self;
-        if turn.parent.is_none() {
-            prompt = turn.prompt.len();
-        }
-        if let (Some(images), Some(wanted)) = (&turn.about.images, needs.images) {
-            let first = prompt.saturating_sub(needs.kept_prompt.unwrap_or(usize::MAX));
-            let last = prompt.saturating_add(needs.kept.unwrap_or(usize::MAX));
-            for image in &images.list {
-                let start = tokens + image.start as usize;
-                // of a cut before the first token only the token that starts the picture would stay or be missing, by which trainers count
-                let is_cut_at = |end: usize| (start..start + image.tokens as usize).contains(&end);
-                if (first > 0 && is_cut_at(first)) || is_cut_at(last) {
-                    return Err("truncated_image");
-                }
-                image_bytes += image.image.size;
-            }
-            if wanted == ExportImages::Embed && image_bytes > images::MAX_EMBEDDED {
-                return Err("images_too_large");
-            }
-        }
-        Ok(Self { tokens: tokens + turn.prompt.len() + turn.response.len(), prompt, image_bytes })
+/// The bytes of the pictures of a path through this turn, or the problem of its pictures. The path before it has `before` bytes.
+fn image_bytes(before: u64, turn: &Turn, needs: Needs) -> Result<u64, &'static str> {
+    let (Some(images), Some(wanted)) = (&turn.about.images, needs.images) else { return Ok(before) };
+    let length = turn.prompt.len();
+    let has_no_rest = |kept| images::start_of_prompt(turn, length.saturating_sub(kept)) == length;
+    if turn.parent.is_none() && needs.kept_prompt.is_some_and(|kept| kept > 0 && has_no_rest(kept)) {
+        return Err("truncated_image");
     }
+    let bytes = images.list.iter().fold(before, |bytes, image| bytes.saturating_add(image.image.size));
+    let is_too_large = wanted == ExportImages::Embed && bytes > images::MAX_EMBEDDED;
+    if is_too_large { Err("images_too_large") } else { Ok(bytes) }
 }
 
 /// Whether a path can be a row of the columnar formats, or the name of the problem.
@@ -230,27 +207,19 @@ mod tests {
     }
 
     #[test]
-    fn picture_that_is_cut_is_refused_and_one_that_is_cut_off_is_not() {
-        // 1 2 3 [4 5] 6 [7 8 9], with a picture in the first or in a longer second prompt
-        let first = |kept_prompt, tokens: Range<u32>| {
+    fn prompt_of_which_a_cut_picture_is_the_rest_is_refused() {
+        // 1 2 3
+        let with = |kept_prompt, tokens: Range<u32>| {
             let needs = Needs { images: Some(ExportImages::Refs), kept_prompt, ..Needs::default() };
             verdict(0, |turn| add_picture(turn, tokens, true), needs)
         };
-        assert_eq!((first(None, 0..2), first(Some(3), 0..2), first(Some(1), 0..2)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!((first(Some(2), 0..2), first(Some(1), 1..3)), (Err("truncated_image"), Err("truncated_image")));
-        assert_eq!(first(Some(2), 1..3), Err("truncated_image"), "the token that starts the picture is cut off");
-        let second = |kept, tokens: Range<u32>| {
-            let needs = Needs { images: Some(ExportImages::Refs), kept, ..Needs::default() };
-            let change = |turn: &mut Turn| {
-                turn.prompt = [6; 4].into();
-                add_picture(turn, tokens, true);
-            };
-            verdict(1, change, needs)
-        };
-        // the second prompt begins after two tokens of the response
-        assert_eq!((second(None, 1..3), second(Some(2), 1..3), second(Some(5), 1..3)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!(second(Some(4), 1..3), Err("truncated_image"));
-        assert_eq!(second(Some(3), 1..3), Err("truncated_image"), "the token that starts the picture is left");
+        assert_eq!(
+            (with(None, 1..3), with(Some(3), 0..3), with(Some(1), 0..2), with(Some(2), 0..2)),
+            (Ok(()), Ok(()), Ok(()), Ok(()))
+        );
+        for (kept, tokens) in [(1, 1..3), (2, 1..3), (2, 0..3), (1, 2..3)] {
+            assert_eq!(with(Some(kept), tokens), Err("truncated_image"));
+        }
     }
 
     #[test]

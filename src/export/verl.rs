@@ -9,7 +9,7 @@ use super::non_tensor;
 use super::per_token::{self, PerToken};
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::{Batch, Export, ExportImages, ExportOption, Exporter, Needs, Shape, facts, images, settle};
-use crate::session::Row;
+use crate::session::{Row, Segment};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -52,7 +52,7 @@ fn export(batch: Batch) -> Export {
         frame.column("response_mask", Dtype::I64, PerToken::Mask),
         frame.tensor("input_ids", Dtype::I64, frame.prompts + frame.responses, move |frame, row, sink| {
             frame.prompt(row, sink);
-            PerToken::Ids { pad }.fill(row.response(), frame.responses, sink);
+            PerToken::Ids { pad }.fill(frame.response(row), frame.responses, sink);
         }),
         frame.tensor("attention_mask", Dtype::I64, frame.prompts + frame.responses, |frame, row, sink| {
             let (before, tokens, behind) = frame.extent(row);
@@ -81,7 +81,7 @@ fn export(batch: Batch) -> Export {
     }
     if frame.rows.iter().any(|row| row.marks.advantages.is_some()) {
         tensors.push(frame.tensor("advantages", Dtype::F32, frame.responses, |frame, row, sink| {
-            per_token::fill_advantages(row, row.response(), frame.responses, sink);
+            per_token::fill_advantages(row, frame.response(row), frame.responses, sink);
         }));
     }
     if let Some(shape) = RoutedExperts::common_shape(&frame.rows, &mut settled.tally) {
@@ -129,14 +129,14 @@ impl Frame {
     /// A tensor of the response side.
     fn column(&self, name: &str, dtype: Dtype, column: PerToken<'static>) -> Tensor {
         self.tensor(name, dtype, self.responses, move |frame, row, sink| {
-            column.fill(row.response(), frame.responses, sink);
+            column.fill(frame.response(row), frame.responses, sink);
         })
     }
 
     /// The reward of each turn at its last token, and the reward of the path at the last token of the response. What would be at a token
     /// that is cut off is at the last one that is not, so the sum of the row stays the same.
     fn scores(&self, row: &Row, sink: Sink<'_>) {
-        let kept = row.response_len().min(self.responses);
+        let kept = self.kept(row).end - row.prompt_len();
         let mut scores = facts::scores(row, kept).into_iter().peekable();
         let mut at = 0;
         while let Some((position, mut score)) = scores.next() {
@@ -157,7 +157,7 @@ impl Frame {
             let row = &frame.rows[at];
             let path = row.path();
             let (before, tokens, behind) = frame.extent(row);
-            let first = row.prompt_len() - row.prompt_len().min(frame.prompts);
+            let first = frame.kept(row).start;
             let known = (first..first + tokens).end.min(row.len().saturating_sub(1)).max(first);
             sink(Run::Integer(0, before * width));
             if let Ok(experts) = RoutedExperts::of(&path) {
@@ -171,26 +171,39 @@ impl Frame {
 
     /// The first prompt, padded or truncated on the left.
     fn prompt(&self, row: &Row, sink: Sink<'_>) {
-        let ids = row.prompt();
-        let kept = &ids[ids.len().saturating_sub(self.prompts)..];
+        let kept = &row.prompt()[self.kept(row).start..];
         sink(Run::Integer(self.shape.pad_token_id.into(), self.prompts - kept.len()));
         sink(Run::Ids(kept));
     }
 
-    /// The lengths of the padding before, the tokens, and the padding after.
-    fn extent(&self, row: &Row) -> (usize, usize, usize) {
-        let prompt = row.prompt_len().min(self.prompts);
-        let response = row.response_len().min(self.responses);
-        (self.prompts - prompt, prompt + response, self.responses - response)
+    /// The segments after the first prompt that are kept, the last of them perhaps in part.
+    fn response<'a>(&self, row: &'a Row) -> impl Iterator<Item = Segment<'a>> + use<'a> {
+        let mut room = self.kept(row).end - row.prompt_len();
+        row.response().take_while(move |segment| {
+            let is_kept = room > 0;
+            room = room.saturating_sub(segment.ids.len());
+            is_kept
+        })
     }
 
-    /// The columns of `input_ids` that have these tokens of a row; `None` if they are cut off. No picture is cut in the middle.
+    /// The tokens of a row that are kept: those that fit, without a part of a picture.
+    fn kept(&self, row: &Row) -> Range<usize> {
+        let prompt = row.prompt_len();
+        let (start, end) = (prompt.saturating_sub(self.prompts), prompt.saturating_add(self.responses));
+        images::without_parts(row, start..end.min(row.len()))
+    }
+
+    /// The lengths of the padding before, the tokens, and the padding after.
+    fn extent(&self, row: &Row) -> (usize, usize, usize) {
+        let (prompt, kept) = (row.prompt_len(), self.kept(row));
+        (self.prompts + kept.start - prompt, kept.len(), self.responses + prompt - kept.end)
+    }
+
+    /// The columns of `input_ids` that have these tokens of a row; `None` if they are cut off.
     fn columns(&self, row: &Row, tokens: Range<usize>) -> Option<Range<usize>> {
-        let (before, kept, _) = self.extent(row);
-        let cut_off = row.prompt_len() - row.prompt_len().min(self.prompts);
-        let kept = cut_off..cut_off + kept;
+        let (kept, (before, ..)) = (self.kept(row), self.extent(row));
         let fits = kept.contains(&tokens.start) && tokens.end <= kept.end;
-        fits.then(|| before + tokens.start - cut_off..before + tokens.end - cut_off)
+        fits.then(|| before + tokens.start - kept.start..before + tokens.end - kept.start)
     }
 
     fn cut(&self, row: &Row) -> [Option<&'static str>; 2] {
@@ -205,7 +218,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::fixture::{File, SETTINGS, batch, example, rows_of, turns, with_experts, with_pictures};
+    use crate::export::fixture::{
+        File, SETTINGS, add_picture, batch, example, rows_of, turns, with_experts, with_pictures,
+    };
     use crate::images::Image;
 
     #[test]
@@ -292,10 +307,57 @@ mod tests {
         let file = File::of(export(batch.clone()));
         let table = file.metadata_json("non_tensor_batch");
         assert_eq!((&table["images"][0][0]["start"], &table["images"][0][0]["end"]), (&json!(2), &json!(4)));
-        // of the prompt, the token before the picture would be cut off, by which verl's positions count pictures
-        batch.shape.max_prompt_length = Some(2);
-        let refused = File::of(export(batch)).metadata_json("refused");
-        assert_eq!(refused[0], json!({"session": "s", "leaf": 1, "reason": "truncated_image"}));
+    }
+
+    #[test]
+    fn cut_inside_a_picture_is_moved_so_that_the_picture_is_cut_off() {
+        // 1 2 [4 5] 6 12 13 14 [7 8 9], with pictures of the tokens 1 and 13 14
+        let mut turns = turns();
+        turns[0].prompt = [1, 2].into();
+        turns[1].prompt = [6, 12, 13, 14].into();
+        add_picture(&mut turns[0], Image::new(b"first"[..].into()), 0..1);
+        add_picture(&mut turns[1], Image::new(b"second"[..].into()), 2..4);
+        let of = |prompts, responses| {
+            let mut batch = batch(rows_of(turns.clone()));
+            (batch.shape.max_prompt_length, batch.shape.max_response_length) = (Some(prompts), Some(responses));
+            File::of(export(batch))
+        };
+        let responses = |responses: usize| of(2, responses).integers("responses")[..responses].to_vec();
+        assert_eq!(responses(6), [4, 5, 6, 12, 13, 14], "the picture is whole");
+        assert_eq!(responses(5), [4, 5, 99, 99, 99], "the turn of the picture is cut off");
+        assert_eq!(responses(4), [4, 5, 99, 99], "so is the token that starts it");
+        assert_eq!(responses(3), [4, 5, 6]);
+        let file = of(2, 5);
+        assert_eq!(file.integers("attention_mask")[..7], [1, 1, 1, 1, 0, 0, 0]);
+        assert_eq!(file.integers("response_mask")[..5], [1, 1, 0, 0, 0]);
+        assert_eq!(file.floats("rm_scores")[..5], [0.0, 1.5, 0.0, 0.0, 0.0], "at the last token that is kept");
+        let table = file.metadata_json("non_tensor_batch");
+        assert_eq!(table["images"][0].as_array().map(Vec::len), Some(1), "{table}");
+        assert!(table["flags"][0].as_array().unwrap().contains(&json!("truncated_response")));
+
+        turns[0].prompt = [1, 2, 3, 12].into();
+        add_picture(&mut turns[0], Image::new(b"first"[..].into()), 1..3);
+        let of = |prompts| {
+            let mut batch = batch(rows_of(turns.clone()));
+            batch.shape.max_prompt_length = Some(prompts);
+            File::of(export(batch))
+        };
+        for (prompts, expected) in [(4, &[1, 2, 3, 12][..]), (3, &[99, 99, 12]), (2, &[99, 12]), (1, &[12])] {
+            let file = of(prompts);
+            assert_eq!(file.integers("prompts")[..prompts], *expected);
+            let mask: Vec<_> = expected.iter().map(|id| i64::from(*id != 99)).collect();
+            assert_eq!(file.integers("attention_mask")[..prompts], mask);
+        }
+        let images = of(3).metadata_json("non_tensor_batch")["images"].clone();
+        assert_eq!(images[0].as_array().map(Vec::len), Some(1), "that of the second prompt");
+        assert_eq!((&images[0][0]["start"], &images[0][0]["end"]), (&json!(7), &json!(9)));
+
+        // the picture is the end of the prompt
+        add_picture(&mut turns[0], Image::new(b"first"[..].into()), 2..4);
+        let mut batch = batch(rows_of(turns));
+        batch.shape.max_prompt_length = Some(1);
+        let refused = json!({"session": "s", "leaf": 1, "reason": "truncated_image"});
+        assert_eq!(File::of(export(batch)).metadata_json("refused")[0], refused);
     }
 
     #[test]
