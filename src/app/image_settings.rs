@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::engine::capabilities::Capabilities;
 use crate::tokenizer::ImageSettings;
 
-/// The settings as JSON text: `processor` from the model's files, `overrides` and `backend` from the engine. Each is null if it is not known;
-/// `None` if all are.
+/// The settings as JSON text: `processor` from the model's files, `overrides`, empty without any, and `backend` from the engine. Each is null
+/// if it is not known; `None` if all are.
 ///
 /// `tokenizer` is the folder that replaces those of the engine.
 pub(super) fn find(tokenizer: Option<&Path>, upstream: &Capabilities) -> Option<Arc<str>> {

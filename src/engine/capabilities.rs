@@ -144,7 +144,8 @@ pub struct ChatFacts {
 /// How the engine processes pictures, beyond the files of the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageFacts {
-    /// What its command line sets for each picture, such as the maximum number of pixels: a JSON object.
+    /// What its command line sets for each picture, such as the maximum number of pixels: a JSON object, empty if it sets nothing; `None` if
+    /// that is not known.
     pub overrides: Option<String>,
     /// The implementation of the image processor: `auto`, `pil` or another name.
     pub backend: Option<String>,

@@ -15,7 +15,7 @@ import pytest
 from conftest import Demo, Either
 from scripted import Scripted, reply
 
-from tokentap import Client, HttpError, Image, Samples, SpanMismatch, Undecodable, images
+from tokentap import Client, HttpError, Image, Samples, SpanMismatch, Undecodable, UnknownSettings, images
 from tokentap.safetensors import File
 
 PAD = 90
@@ -85,7 +85,7 @@ class Processor:
         return text.expand(3, *text.shape), None
 
 
-SETTINGS = json.dumps({"processor": {"processor_class": "Processor", "scale": 1}, "overrides": None, "backend": "pil"})
+SETTINGS = json.dumps({"processor": {"processor_class": "Processor", "scale": 1}, "overrides": {}, "backend": "pil"})
 
 # Two pictures, of which the second is in the prompt of the second turn: tokens 2, 3, 4 and 8, 9.
 IDS = [1, 2, PAD, PAD, PAD, 3, 40, 41, PAD, PAD, 4, 42]
@@ -170,9 +170,26 @@ def test_other_tokens_are_refused() -> None:
     # the model has sampled one
     refused("the row has 6 tokens 90 of pictures, its pictures 5", ids=[*IDS, PAD])
     refused("the row has 1 tokens 90 of pictures, its pictures 0", ids=[1, PAD], images=[], image_data=[])
-    scaled = {"processor": None, "overrides": {"scale": 2}, "backend": None}
+    scaled = {"processor": {"scale": 1}, "overrides": {"scale": 2}, "backend": None}
     refused(r"makes \[6, 4\] tokens", image_settings=json.dumps(scaled))
-    refused("Other", image_settings=json.dumps({"processor": {"processor_class": "Other"}}))
+    refused("Other", image_settings=json.dumps({"processor": {"processor_class": "Other"}, "overrides": {}}))
+
+
+@needs_pil
+@pytest.mark.parametrize(
+    ("settings", "unknown"),
+    [
+        (None, "processor and overrides"),
+        ({"processor": None, "overrides": {}, "backend": "pil"}, "processor"),
+        ({"processor": {"scale": 1}, "overrides": None, "backend": None}, "overrides"),
+    ],
+)
+def test_settings_that_are_not_known_are_warned_of(settings: dict[str, Any] | None, unknown: str) -> None:
+    text = None if settings is None else json.dumps(settings)
+    pictures = images.RowImages.of({**embedded("jsonl"), "image_settings": text})
+    with pytest.warns(UnknownSettings, match=f"^{unknown} of the engine's image processor are not known"):
+        _, made = pictures.inputs(Processor(), IDS)
+    assert made["pixel_values"].tolist() == [0, 1, 2, 0, 1]
 
 
 def file(tensors: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: dict[str, str]) -> bytes:

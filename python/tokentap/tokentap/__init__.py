@@ -23,7 +23,7 @@ from .errors import (
     Undecodable,
 )
 from .generation import Generation
-from .images import Image, SpanMismatch
+from .images import Image, SpanMismatch, UnknownSettings
 from .samples import Batch, Samples
 from .server import Server, demo, serve
 from .stream import Delta
@@ -48,6 +48,7 @@ __all__ = [
     "Throttled",
     "TokentapError",
     "Undecodable",
+    "UnknownSettings",
     "columns",
     "dataset",
     "demo",

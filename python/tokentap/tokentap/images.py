@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
 class SpanMismatch(ValueError):
     """A processor makes another number of tokens from a picture than the engine did, so its pixel values are others."""
+
+
+class UnknownSettings(UserWarning):
+    """Settings of the engine's image processor are not known or not applied: those of the trainer's processor are used
+    in their place, so the pixel values may be others. `SpanMismatch` finds other sizes, but no other normalisation."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,8 @@ class RowImages:
 
     session: str
     references: list[Reference]
-    # `processor`, the members of the model's preprocessor_config.json; `overrides` and `backend` of the engine. Each of
-    # them may be None, and all are if turns of the row have different ones.
+    # `processor`, the members of the model's preprocessor_config.json; `overrides` and `backend` of the engine, each None
+    # if it is not known. None if nothing is known, or if turns of the row have different ones.
     settings: Mapping[str, Any] | None
     # The embedded pictures by their digests.
     embedded: Mapping[str, Image] = field(default_factory=dict, repr=False)
@@ -137,7 +143,8 @@ class RowImages:
         `image_grid_thw`; both empty without pictures.
 
         `ids` are those at whose positions the references are. The image processor gets the settings of the engine.
-        Raises SpanMismatch if the number of tokens of a picture differs from that in `ids`.
+        Raises SpanMismatch if the number of tokens of a picture differs from that in `ids`. Warns with UnknownSettings
+        if the settings are not known.
         """
         if not self.references:
             self._check_placeholders(ids, getattr(processor, "image_token_id", None), 0)
@@ -191,9 +198,13 @@ def runs(ids: Sequence[int], token: int) -> list[int]:
 def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
     """The processor with an image processor of the engine's settings, and what the engine's command line overrides.
 
-    Raises ValueError if the processor is of another class than the engine's.
+    Raises ValueError if the processor is of another class than the engine's. Warns with UnknownSettings if it keeps
+    settings of its own.
     """
     settings = settings or {}
+    unknown = [name for name in ("processor", "overrides") if settings.get(name) is None]
+    if unknown:
+        warn(f"{' and '.join(unknown)} of the engine's image processor are not known")
     overrides = dict(settings.get("overrides") or {})
     members = settings.get("processor")
     if members is None:
@@ -204,6 +215,11 @@ def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[A
     processor = copy.copy(processor)
     processor.image_processor = type(processor.image_processor).from_dict(dict(members))
     return processor, overrides
+
+
+def warn(problem: str) -> None:
+    """Warns of a problem with the settings."""
+    warnings.warn(f"{problem}: the processor's own are used, so pixel values may differ", UnknownSettings, stacklevel=2)
 
 
 def of_batch(batch: Batch[Any]) -> list[RowImages]:

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::engine::capabilities::{Capabilities, ChatFacts, ImageFacts, Preferred, ProductTraits, StreamMode};
 use crate::engine::sglang::resume::STATELESS;
@@ -56,10 +56,16 @@ impl InfoObject {
 
     /// How pictures are processed. An image processor that is not fast is PIL's.
     fn images(&self) -> ImageFacts {
-        let overrides = self.members.get("mm_process_config").and_then(|config| config.get("image")?.as_object());
+        let none = Map::new();
+        let overrides = match self.members.get("mm_process_config") {
+            // the engine has the setting
+            Some(Value::Null) => Some(&none),
+            Some(Value::Object(config)) => config.get("image").map_or(Some(&none), Value::as_object),
+            _ => None,
+        };
         let is_pil = self.flag("disable_fast_image_processor") == Some(true);
         ImageFacts {
-            overrides: overrides.filter(|members| !members.is_empty()).map(|members| json!(members).to_string()),
+            overrides: overrides.map(|members| json!(members).to_string()),
             backend: if is_pil { Some("pil".to_owned()) } else { self.text("image_processor_backend") },
         }
     }
@@ -195,10 +201,16 @@ mod tests {
         let config = json!({"image": {"max_pixels": 5}, "video": {"fps": 1}});
         let set = json!({"mm_process_config": config, "image_processor_backend": "auto", "disable_fast_image_processor": false});
         assert_eq!(images(&set), (Some(r#"{"max_pixels":5}"#.to_owned()), auto.clone()));
-        assert_eq!(images(&json!({"mm_process_config": {}, "image_processor_backend": "auto"})), (None, auto));
+        let none = || Some("{}".to_owned());
+        for config in [json!({}), json!(null), json!({"video": {"fps": 1}})] {
+            let answer = json!({"mm_process_config": config, "image_processor_backend": "auto"});
+            assert_eq!(images(&answer), (none(), auto.clone()));
+        }
         let slow = json!({"mm_process_config": {"image": {}}, "image_processor_backend": "auto", "disable_fast_image_processor": true});
-        assert_eq!(images(&slow), (None, Some("pil".to_owned())));
-        assert_eq!(images(&json!({"mm_process_config": 1})), (None, None));
+        assert_eq!(images(&slow), (none(), Some("pil".to_owned())));
+        for unknown in [json!({}), json!({"mm_process_config": 1}), json!({"mm_process_config": {"image": 1}})] {
+            assert_eq!(images(&unknown), (None, None));
+        }
     }
 
     #[test]
