@@ -177,17 +177,18 @@ def test_other_tokens_are_refused() -> None:
 
 @needs_pil
 @pytest.mark.parametrize(
-    ("settings", "unknown"),
+    ("settings", "problem"),
     [
-        (None, "processor and overrides"),
-        ({"processor": None, "overrides": {}, "backend": "pil"}, "processor"),
-        ({"processor": {"scale": 1}, "overrides": None, "backend": None}, "overrides"),
+        (None, "processor and overrides of the engine's image processor are not known"),
+        ({"processor": None, "overrides": {}, "backend": "pil"}, "processor of the engine's image processor are"),
+        ({"processor": {"scale": 1}, "overrides": None, "backend": None}, "overrides of the engine's"),
+        ({"processor": {"scale": 1}, "overrides": {}, "request": {"a": 1, "b": 2}}, "a, b of the request are not"),
     ],
 )
-def test_settings_that_are_not_known_are_warned_of(settings: dict[str, Any] | None, unknown: str) -> None:
+def test_settings_that_are_not_known_are_warned_of(settings: dict[str, Any] | None, problem: str) -> None:
     text = None if settings is None else json.dumps(settings)
     pictures = images.RowImages.of({**embedded("jsonl"), "image_settings": text})
-    with pytest.warns(UnknownSettings, match=f"^{unknown} of the engine's image processor are not known"):
+    with pytest.warns(UnknownSettings, match=f"^{problem}"):
         _, made = pictures.inputs(Processor(), IDS)
     assert made["pixel_values"].tolist() == [0, 1, 2, 0, 1]
 

@@ -96,8 +96,9 @@ class RowImages:
 
     session: str
     references: list[Reference]
-    # `processor`, the members of the model's preprocessor_config.json; `overrides` and `backend` of the engine, each None
-    # if it is not known. None if nothing is known, or if turns of the row have different ones.
+    # `processor`, the members of the model's preprocessor_config.json; `overrides` and `backend` of the engine; each is
+    # None if it is not known. `request`, if the request set more. None if nothing is known, or if turns of the row have
+    # different ones.
     settings: Mapping[str, Any] | None
     # The embedded pictures by their digests.
     embedded: Mapping[str, Image] = field(default_factory=dict, repr=False)
@@ -205,6 +206,8 @@ def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[A
     unknown = [name for name in ("processor", "overrides") if settings.get(name) is None]
     if unknown:
         warn(f"{' and '.join(unknown)} of the engine's image processor are not known")
+    if settings.get("request"):
+        warn(f"{', '.join(settings['request'])} of the request are not applied")
     overrides = dict(settings.get("overrides") or {})
     members = settings.get("processor")
     if members is None:

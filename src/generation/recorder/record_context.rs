@@ -97,7 +97,7 @@ impl RecordContext {
     ) -> Self {
         if request.has_media() {
             self.images = RequestedImages::of_request(request, memory.is_some());
-            self.image_settings = settings();
+            self.image_settings = settings_of(request, settings());
         }
         self.image_memory = memory;
         self
@@ -166,6 +166,16 @@ impl RecordContext {
     pub(super) fn image_fault(&self, at: usize) -> Option<Fault> {
         self.images.get(at)?.fault()
     }
+}
+
+/// The settings of the engine's processor, with what the request sets as the member `request`.
+fn settings_of(request: &GenerateRequest, of_engine: Option<Arc<str>>) -> Option<Arc<str>> {
+    let Some(options) = request.image_options() else { return of_engine };
+    let text = match of_engine.as_deref().and_then(|known| known.strip_suffix('}')) {
+        Some(members) => format!(r#"{members},"request":{options}}}"#),
+        None => format!(r#"{{"request":{options}}}"#),
+    };
+    Some(text.into())
 }
 
 /// The number of leading tokens that the request leaves out of a column. `None` if it cannot be read, or if no request chooses it.

@@ -3,8 +3,35 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
+
+use super::GenerateRequest;
 use crate::images::Image;
-use crate::json::{Cursor, Malformed, Text};
+use crate::json::{Cursor, Malformed, MemberWriter, Text};
+
+/// The members that change what the engine's processor makes of pictures.
+const OPTIONS: [&str; 5] =
+    ["mm_processor_kwargs", "max_dynamic_patch", "image_max_dynamic_patch", "min_dynamic_patch", "images_config"];
+
+impl GenerateRequest {
+    /// What the request sets of the processor of its pictures, which is not interpreted: a JSON object with the members of the request. `None` if
+    /// it sets nothing.
+    #[must_use]
+    pub fn image_options(&self) -> Option<String> {
+        let mut text = b"{".to_vec();
+        let mut members = MemberWriter::new(&mut text);
+        for name in OPTIONS {
+            let value = self.object.get(&self.bytes, name).filter(|value| *value != b"null");
+            // the engine reads strict JSON
+            let is_valid = |value: &&[u8]| serde_json::from_slice::<IgnoredAny>(value).is_ok();
+            if let Some(value) = value.filter(is_valid) {
+                members.put(name, value);
+            }
+        }
+        text.push(b'}');
+        String::from_utf8(text).ok().filter(|text| text != "{}")
+    }
+}
 
 /// `image_data`. Pictures are ranges of the body, which are decoded when they are recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -254,6 +281,18 @@ mod tests {
             (json!(["a"]), 2, true, json!([["a"], []])),
         ] {
             assert_eq!(json!(pictures(&value, prompts, is_batch)), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_processor_are_those_of_the_request() {
+        let options = |body: &'static str| GenerateRequest::parse(body.into()).unwrap().image_options();
+        let body = r#"{"mm_processor_kwargs": {"max_pixels": 9, "other": [1]}, "input_ids": [1], "max_dynamic_patch": null,
+            "image_max_dynamic_patch": 4, "video_max_dynamic_patch": 2}"#;
+        let expected = r#"{"mm_processor_kwargs":{"max_pixels": 9, "other": [1]},"image_max_dynamic_patch":4}"#;
+        assert_eq!(options(body).as_deref(), Some(expected));
+        for body in ["{}", r#"{"mm_processor_kwargs": null}"#, r#"{"mm_processor_kwargs": {"a": NaN}}"#] {
+            assert_eq!(options(body), None, "{body}");
         }
     }
 
