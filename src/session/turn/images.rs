@@ -40,6 +40,9 @@ pub struct PromptImages {
     /// prompt share them.
     #[serde(skip)]
     keys: Arc<[u32]>,
+    /// The settings are those of the pictures from this token on. A turn has 0: only the pictures of a path may have other settings before.
+    #[serde(skip)]
+    settings_since: u32,
 }
 
 /// The tokens of a path as an engine gets them: it replaces the placeholder of each picture by the picture's tokens.
@@ -80,7 +83,7 @@ impl PromptImages {
         };
         let list: Vec<_> = images.into_iter().map(turn_image).collect();
         let keys = keys(ids, &list);
-        Self { list, settings: None, keys }
+        Self { list, settings: None, keys, settings_since: 0 }
     }
 
     /// The same with the settings of the processor.
@@ -105,7 +108,8 @@ impl PromptImages {
         self.keys = Arc::clone(&same.keys);
     }
 
-    /// The pictures after the first `known` tokens; `None` without any. `same` has them already, if the prompt was sampled before.
+    /// The pictures after the first `known` tokens; `None` without any. `same` has them already, if the prompt was sampled before. Their settings
+    /// are unknown if they do not have the same.
     pub(in crate::session) fn after(&self, known: usize, same: Option<&Self>) -> Option<Box<Self>> {
         let rebase = |image: &TurnImage| {
             let start = (image.start as usize).checked_sub(known)?;
@@ -113,23 +117,34 @@ impl PromptImages {
         };
         let list: Vec<_> = self.list.iter().filter_map(rebase).collect();
         let keys = || same.map_or_else(|| self.keys[known..].into(), |same| Arc::clone(&same.keys));
-        (!list.is_empty()).then(|| Box::new(Self { keys: keys(), settings: self.settings.clone(), list }))
+        let first = list.first()?.start as usize + known;
+        let settings = self.settings.clone().filter(|_| first >= self.settings_since as usize);
+        Some(Box::new(Self { list, settings, keys: keys(), settings_since: 0 }))
     }
 
-    /// The pictures of a path from its root to the prompt of its last turn. That prompt, from the root on, has these ids.
+    /// The pictures of a path from its root to the prompt of its last turn. That prompt, from the root on, has these ids. The settings are those
+    /// of the last pictures.
     pub(in crate::session) fn of_path(path: &[Arc<Turn>], ids: &[u32]) -> Option<Box<Self>> {
-        let mut before = 0;
+        let (mut before, mut settings_since) = (0_u32, 0);
+        let mut settings = None;
         let mut images = Vec::new();
         for turn in path {
-            for TurnImage { image, start, tokens, .. } in turn.about.images.iter().flat_map(|images| &images.list) {
-                // the numbers of a damaged log may have any size
-                let start = start.saturating_add(before);
-                images.push((Arc::clone(image), start..start.saturating_add(*tokens)));
+            if let Some(of_turn) = &turn.about.images {
+                if !images.is_empty() && of_turn.settings != settings {
+                    settings_since = before;
+                }
+                settings.clone_from(&of_turn.settings);
+                for TurnImage { image, start, tokens, .. } in &of_turn.list {
+                    // the numbers of a damaged log may have any size
+                    let start = start.saturating_add(before);
+                    images.push((Arc::clone(image), start..start.saturating_add(*tokens)));
+                }
             }
-            before += u32::try_from(turn.prompt.len() + turn.response.len()).unwrap_or(u32::MAX);
+            let length = u32::try_from(turn.prompt.len() + turn.response.len()).unwrap_or(u32::MAX);
+            before = before.saturating_add(length);
         }
-        let settings = path.last().and_then(|turn| turn.about.images.as_ref()?.settings.clone());
-        (!images.is_empty()).then(|| Box::new(Self::new(ids, images).with_settings(settings)))
+        let all = Self::new(ids, images).with_settings(settings);
+        (!all.list.is_empty()).then(|| Box::new(Self { settings_since, ..all }))
     }
 
     /// Marks the pictures whose bytes the record of the turn has: those that no earlier record of its session has.
@@ -227,6 +242,26 @@ mod tests {
         assert!(both.after(7, None).is_none());
         let again = both.after(4, Some(&rest)).unwrap();
         assert!(Arc::ptr_eq(&again.keys, &rest.keys));
+    }
+
+    #[test]
+    fn pictures_of_a_path_keep_settings_that_all_of_them_have() {
+        let settings = |all: [Option<&'static str>; 2], known| {
+            let turn = |settings: Option<&'static str>| {
+                let images = images(&[7, 9, 9, 9, 8], b"a").with_settings(settings.map(Arc::from));
+                let about = TurnMetadata { images: Some(Box::new(images)), ..TurnMetadata::default() };
+                let (prompt, response) = ([7, 9, 9, 9, 8].into(), [2].into());
+                Arc::new(Turn { id: 0, parent: None, prompt, response, logprobs: [].into(), entropy: [].into(), about })
+            };
+            let path = PromptImages::of_path(&all.map(turn), &[7, 9, 9, 9, 8, 2, 7, 9, 9, 9, 8]).unwrap();
+            path.after(known, None).unwrap().settings
+        };
+        assert_eq!(settings([Some("{}"), Some("{}")], 0).as_deref(), Some("{}"));
+        for all in [[Some("{1}"), Some("{}")], [None, Some("{}")]] {
+            assert_eq!(settings(all, 0), None, "a root has the pictures of both turns");
+            assert_eq!(settings(all, 6).as_deref(), Some("{}"), "only the pictures of the last turn");
+        }
+        assert_eq!(settings([Some("{}"), None], 0), None);
     }
 
     #[test]
