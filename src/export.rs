@@ -53,6 +53,7 @@ pub use facts::flags;
 pub(crate) use facts::{groups, reward as reward_number, reward_value, row_key};
 use format::Exporter;
 pub use format::{ExportOption, UnusedOption};
+pub(crate) use images::settings as image_settings;
 pub(crate) use path_columns::PathColumn;
 pub(crate) use repeats::{repeated_paths, repeated_rows};
 pub use settle::{RowCounts, SelectedRows, settle};

@@ -78,7 +78,7 @@ pub(super) fn distinct(rows: &[Row]) -> Vec<Arc<Image>> {
 }
 
 /// The settings with which the pictures of a path were processed; `None` if they are not known, or are not the same for all.
-pub(super) fn settings(path: &Path) -> Option<&Arc<str>> {
+pub(crate) fn settings(path: &Path) -> Option<&Arc<str>> {
     let mut all = path.images().map(|image| image.settings);
     let first = all.next()??;
     all.all(|settings| settings.is_some_and(|settings| settings == first)).then_some(first)

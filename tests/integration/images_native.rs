@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokentap::serve::grpc::pb::watch_reply::What as WatchItem;
-use tokentap::serve::grpc::pb::{PathImage, WatchRequest};
+use tokentap::serve::grpc::pb::{PathImage, SamplesRequest, WatchRequest, samples_reply};
 use tokentap::tokenizer::TextOrigin;
 
 use super::grpc::client::trajectories;
@@ -534,6 +534,23 @@ async fn turn_has_the_settings_of_the_image_processor() {
     let of = |row: &Value| serde_json::from_str::<Value>(row["image_settings"].as_str().unwrap()).unwrap();
     assert_eq!(of(&row(&vision, "s").await), expected);
     assert_eq!(of(&export(&vision, json!({"format": "jsonl"})).await.json()), expected);
+
+    // a request sets more
+    let options = json!({"mm_processor_kwargs": {"max_pixels": 3}, "image_max_dynamic_patch": 2});
+    let mut body = json!({"input_ids": first(), "image_data": [data_uri("a")]});
+    body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+    ask(&vision, "t", &body).await;
+    let mut more = expected;
+    more["request"] = options;
+    assert_eq!(of(&row(&vision, "t").await), more);
+
+    // the same over gRPC
+    let mut client = trajectories(vision.proxy.control).await;
+    let asked = SamplesRequest { sessions: vec!["t".into()], ..SamplesRequest::default() };
+    let reply = client.samples(asked).await.unwrap().into_inner().message().await.unwrap().unwrap();
+    let Some(samples_reply::What::Sample(sample)) = reply.what else { panic!("{reply:?}") };
+    let of = |settings: Option<String>| serde_json::from_str::<Value>(&settings.unwrap()).unwrap();
+    assert_eq!(of(sample.image_settings), more);
 }
 
 #[tokio::test(flavor = "multi_thread")]

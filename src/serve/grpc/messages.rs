@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::pb;
 use crate::columns::{Column, Shape};
-use crate::export::{Annotate, PathColumn, flags};
+use crate::export::{Annotate, PathColumn, flags, image_settings};
 use crate::session::{
     EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, ListedSession, Path, PathImage, SamplingSources,
     Session, Snapshot, Span, Turn, TurnMetadata,
@@ -150,6 +150,7 @@ pub(super) fn ended_turn(session: &str, ended: &Turn) -> pb::EndedTurn {
         logprobs: ended.logprobs.to_vec(),
         entropy: ended.entropy.to_vec(),
         images: ended.images(0).map(|image| path_image(&image)).collect(),
+        image_settings: text(ended.about.images.as_ref().and_then(|images| images.settings.as_deref())),
     }
 }
 
@@ -208,6 +209,7 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         computed: annotate(path).members().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         columns: PathColumn::all(path).iter().map(path_column).collect(),
         images: path.images().map(|image| path_image(&image)).collect(),
+        image_settings: text(image_settings(path).map(|settings| &**settings)),
         ..pb::Sample::default()
     };
     for segment in path.segments() {

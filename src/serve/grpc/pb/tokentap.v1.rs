@@ -436,6 +436,9 @@ pub struct EndedTurn {
     /// The pictures of `prompt`. Their `start` and `end` are positions in `prompt`.
     #[prost(message, repeated, tag = "7")]
     pub images: ::prost::alloc::vec::Vec<PathImage>,
+    /// The settings of the image processor that the engine used for them, a JSON object as text; absent if they are not known.
+    #[prost(string, optional, tag = "8")]
+    pub image_settings: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// Entropies of one sequence.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -642,6 +645,10 @@ pub struct Sample {
     /// The pictures of the prompts, in their order.
     #[prost(message, repeated, tag = "16")]
     pub images: ::prost::alloc::vec::Vec<PathImage>,
+    /// The settings of the image processor that the engine used for them, a JSON object as text; absent if they are not known, or are not the
+    /// same for all pictures.
+    #[prost(string, optional, tag = "17")]
+    pub image_settings: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A picture of a prompt. Its tokens are all equal and are not trained.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -657,7 +664,7 @@ pub struct PathImage {
     /// The SHA-256 of its bytes, which `GET /v1/sessions/{id}/images/{sha256}` returns: 64 hexadecimal digits.
     #[prost(string, tag = "4")]
     pub sha256: ::prost::alloc::string::String,
-    /// The format that its first bytes show: `application/octet-stream` if it is none of PNG, JPEG, GIF, WebP and BMP.
+    /// Its format by its first bytes: the media type of PNG, JPEG, GIF, WebP or BMP, and `application/octet-stream` for any other.
     #[prost(string, tag = "5")]
     pub media_type: ::prost::alloc::string::String,
     /// Its length.
