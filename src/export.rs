@@ -49,6 +49,8 @@ pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_key
 pub use crate::config::{ExportImages, Format};
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use exclude::{Exclusions, Lack};
+#[cfg(test)]
+pub(crate) use facts::flag_names;
 pub use facts::flags;
 pub(crate) use facts::{groups, reward as reward_number, reward_value, row_key};
 use format::Exporter;

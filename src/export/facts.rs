@@ -80,7 +80,7 @@ const FLAGS: [&str; 13] = [
 ];
 
 /// The names of all flags of a row.
-pub(super) fn flag_names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn flag_names() -> impl Iterator<Item = &'static str> {
     FLAGS.into_iter().chain(Fault::ALL.map(Fault::name))
 }
 

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::engine::sglang::routes;
+use crate::export::flag_names;
 use crate::serve::control::page;
 use crate::serve::control_route::{self, ControlRoute, PROBES};
+use crate::session::Fault;
 
 /// The methods of a path item.
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
@@ -42,6 +44,28 @@ fn described(document: &Value, of_data_port: bool) -> BTreeSet<Operation> {
 
 fn operation(method: &str, path: &str, query: &[&str]) -> Operation {
     (format!("{method} {path}"), query.iter().map(|name| (*name).to_owned()).collect())
+}
+
+#[test]
+fn flags_of_paths_are_all_described() {
+    let document = document();
+    let properties = |schema: &Value| schema.pointer("/properties/flags/description").map(ToString::to_string);
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let mut described = 0;
+    for (name, schema) in schemas.iter().flat_map(|(name, schema)| {
+        let parts = schema.get("allOf").or(schema.get("oneOf")).and_then(Value::as_array);
+        std::iter::once((name, schema)).chain(parts.into_iter().flatten().map(move |part| (name, part)))
+    }) {
+        let Some(description) = properties(schema).filter(|text| text.contains("Properties of the path")) else {
+            continue;
+        };
+        described += 1;
+        for flag in flag_names().take_while(|flag| *flag != Fault::ALL[0].name()) {
+            let is_of_an_export = ["repeats_sample", "advantage_lacks_entropy"].contains(&flag);
+            assert!(is_of_an_export || description.contains(&format!("`{flag}`")), "{name}: {flag}");
+        }
+    }
+    assert_eq!(described, 3);
 }
 
 #[test]
