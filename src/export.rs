@@ -150,6 +150,8 @@ pub struct Export {
     pub chunks: Box<dyn Iterator<Item = Bytes> + Send>,
     /// Counts of exported and refused rows.
     pub tally: RowCounts,
+    /// The bytes that the embedded pictures of a row take while it is written; 0 without any.
+    pub image_memory: u64,
     /// The least number of bytes, computed from the padding; see [`Export::within`].
     least: u64,
     /// The longest row of a file whose size depends on it.
@@ -158,11 +160,23 @@ pub struct Export {
 
 impl Export {
     fn new(content_type: &'static str, chunks: Box<dyn Iterator<Item = Bytes> + Send>) -> Self {
-        Self { content_type, length: None, chunks, tally: RowCounts::default(), least: 0, longest: None }
+        Self {
+            content_type,
+            length: None,
+            chunks,
+            tally: RowCounts::default(),
+            image_memory: 0,
+            least: 0,
+            longest: None,
+        }
     }
 
     fn counted(self, tally: RowCounts) -> Self {
         Self { tally, ..self }
+    }
+
+    fn with_image_memory(self, image_memory: u64) -> Self {
+        Self { image_memory, ..self }
     }
 }
 

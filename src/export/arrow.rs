@@ -14,7 +14,7 @@ pub(super) const EXPORTER: Exporter = Exporter { options: ExportOption::OF_COLUM
 /// The columns of `columnar::Table` in Arrow's IPC stream format. The schema comes first and has the metadata.
 fn export(batch: Batch) -> Export {
     let mut table = Table::new(batch, "arrow", BOUNDS);
-    let tally = table.tally.clone();
+    let (tally, image_memory) = (table.tally.clone(), table.image_memory);
     let encoder = StreamEncoder::try_new(&table.described()).expect("Arrow's own types can be encoded");
     let mut open = Some(encoder);
     let messages = std::iter::from_fn(move || {
@@ -30,7 +30,7 @@ fn export(batch: Batch) -> Export {
         let buffers = buffers.expect("a batch of this schema goes into memory");
         Some(buffers.iter().flat_map(|buffer| buffer.as_slice()).copied().collect())
     });
-    Export::new("application/vnd.apache.arrow.stream", pieces(messages)).counted(tally)
+    Export::new("application/vnd.apache.arrow.stream", pieces(messages)).counted(tally).with_image_memory(image_memory)
 }
 
 #[cfg(test)]

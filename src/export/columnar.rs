@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::{Metadata, Schema, SchemaRef};
 
-use super::{Annotate, Batch, Decoder, ExportImages, Needs, RowCounts, facts, settle, text};
+use super::{Annotate, Batch, Decoder, ExportImages, Needs, RowCounts, facts, images, settle, text};
 use crate::session::{Path, Row, Turn, TurnMetadata};
 
 /// The version of the schema. It rises when a column is removed, or its name, type or meaning changes, but not for a new column.
@@ -89,6 +89,8 @@ pub(super) struct Table {
     /// The metadata of the file, by name.
     pub(super) metadata: Vec<(&'static str, String)>,
     pub(super) tally: RowCounts,
+    /// See [`Export::image_memory`](super::Export::image_memory).
+    pub(super) image_memory: u64,
 }
 
 impl Table {
@@ -108,8 +110,9 @@ impl Table {
             metadata.push(("tokenizer", decoder.tokenizer.clone()));
         }
         let computed = ComputedColumns { annotate: batch.annotate, decoder: batch.decoder, images: batch.images };
+        let image_memory = images::memory(&settled.rows, batch.images);
         let rows = Rows::Selected(settled.rows);
-        Self { tally: settled.tally, rows, at: 0, bounds, computed, metadata }
+        Self { tally: settled.tally, image_memory, rows, at: 0, bounds, computed, metadata }
     }
 
     /// A table of valid paths whose trained turns are settled.

@@ -12,6 +12,9 @@ use crate::session::{Path, PathImage, Row, Turn, TurnImage};
 /// The limit of the bytes of a row's pictures, if they are embedded: a row is in memory while it is written.
 pub(super) const MAX_EMBEDDED: u64 = 256 << 20;
 
+/// Copies of a row's pictures while it is written as text or as arrays: the values, base64 or a message of them, and the bytes to send.
+const COPIES: u64 = 4;
+
 /// Whether an export of this kind has a place for the pictures of a turn, or the name of the problem.
 pub(super) fn check(turn: &Turn, place: Option<ExportImages>) -> Result<(), &'static str> {
     let Some(images) = &turn.about.images else { return Ok(()) };
@@ -47,6 +50,24 @@ pub(super) fn rows_without_bytes(rows: &[Row]) -> impl Iterator<Item = &Row> {
         }
         session.iter().filter(move |row| has_any && lacks[row.leaf() as usize])
     })
+}
+
+/// The bytes that the pictures of a row take while it is written with them: of the row with the most.
+pub(super) fn memory(rows: &[Row], images: ExportImages) -> u64 {
+    if images != ExportImages::Embed {
+        return 0;
+    }
+    let most = rows.chunk_by(Row::shares_turns).filter_map(|session| {
+        // the pictures of each path
+        let mut bytes: Vec<u64> = Vec::new();
+        for turn in session[0].turns() {
+            let before = turn.parent.map_or(0, |parent| bytes[parent as usize]);
+            let of_turn = turn.about.images.iter().flat_map(|images| &images.list).map(|image| image.image.size);
+            bytes.push(before + of_turn.sum::<u64>());
+        }
+        session.iter().map(|row| bytes[row.leaf() as usize]).max()
+    });
+    COPIES * most.max().unwrap_or(0)
 }
 
 /// The pictures of the rows, each once.

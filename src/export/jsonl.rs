@@ -13,8 +13,8 @@ pub(super) const EXPORTER: Exporter = Exporter { options: ExportOption::OF_COLUM
 /// counted.
 fn export(batch: Batch) -> Export {
     let table = Table::new(batch, "jsonl", BOUNDS);
-    let tally = table.tally.clone();
-    Export::new("application/x-ndjson", pieces(table.lines())).counted(tally)
+    let (tally, image_memory) = (table.tally.clone(), table.image_memory);
+    Export::new("application/x-ndjson", pieces(table.lines())).counted(tally).with_image_memory(image_memory)
 }
 
 #[cfg(test)]

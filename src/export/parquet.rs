@@ -30,8 +30,9 @@ pub(super) const EXPORTER: Exporter = Exporter { options: ExportOption::OF_COLUM
 /// The columns of `columnar::Table`, with a row group per batch. The metadata is in the footer.
 fn export(batch: Batch) -> Export {
     let table = Table::new(batch, "parquet", BOUNDS);
-    let tally = table.tally.clone();
-    Export::new("application/vnd.apache.parquet", pieces(groups(table))).counted(tally)
+    let (tally, image_memory) = (table.tally.clone(), table.image_memory);
+    let export = Export::new("application/vnd.apache.parquet", pieces(groups(table)));
+    export.counted(tally).with_image_memory(image_memory)
 }
 
 /// A file with the same columns of paths whose trained turns are settled and which are valid, see [`super::verdict`].

@@ -19,6 +19,7 @@ pub(super) const EXPORTER: Exporter = Exporter {
 fn export(batch: Batch) -> Export {
     let needs = Needs { logprobs: true, images: Some(batch.images), ..Needs::default() };
     let mut settled = settle(batch.rows, batch.refused, needs);
+    let image_memory = images::memory(&settled.rows, batch.images);
     let (rows, groups) = (settled.rows.clone(), facts::groups(&settled.rows));
     // slime replays the routing of all samples of a batch, or of none
     let has_experts = RoutedExperts::common_shape(&rows, &mut settled.tally).is_some();
@@ -33,7 +34,7 @@ fn export(batch: Batch) -> Export {
             }
         });
     });
-    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally)
+    text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally).with_image_memory(image_memory)
 }
 
 fn sample(path: &Path, images: ExportImages, text: &mut Text) {

@@ -46,6 +46,7 @@ impl ErrorCode {
     pub(crate) const CONTENT_TYPE: Self = Self::new("content_type", StatusCode::UNSUPPORTED_MEDIA_TYPE);
     pub(crate) const INTERNAL: Self = Self::new("internal", StatusCode::INTERNAL_SERVER_ERROR);
     pub(crate) const UNMEASURED: Self = Self::new("unmeasured", StatusCode::SERVICE_UNAVAILABLE);
+    pub(crate) const NO_MEMORY: Self = Self::new("no_memory", StatusCode::SERVICE_UNAVAILABLE);
     pub(crate) const UNCONFIRMED: Self = Self::new("unconfirmed", StatusCode::SERVICE_UNAVAILABLE);
     pub(crate) const LEDGER_UNAVAILABLE: Self = Self::new("ledger_unavailable", StatusCode::SERVICE_UNAVAILABLE);
 

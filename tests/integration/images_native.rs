@@ -518,6 +518,33 @@ async fn format_without_a_place_for_pictures_refuses_their_rows() {
 }
 
 #[tokio::test]
+async fn embedded_pictures_of_a_row_take_memory_until_the_export_ends() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    converse(&vision).await;
+    let parts = &vision.proxy.parts;
+    let limit = usize::try_from(parts.config.limits.max_bytes_in_flight).unwrap();
+    let before = usize::try_from(parts.budget.taken()).unwrap();
+    let memory = 4 * (png("a").len() + png("bb").len());
+    for format in ["jsonl", "arrow", "parquet", "slime"] {
+        let body = json!({"sessions": ["s"], "format": format, "images": "embed"}).to_string();
+        let held = parts.budget.insist(limit - before - memory + 1);
+        let refused = post(vision.proxy.control, "/v1/samples", body.as_bytes()).await;
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("no_memory")), "{format}");
+        assert!(refused.text().contains(&format!("takes {memory} bytes")), "{}", refused.text());
+        assert_eq!(export(&vision, json!({"format": format})).await.status, 200, "references take none");
+        assert_eq!(export(&vision, json!({"format": "verl", "images": "embed"})).await.status, 200, "nor do pieces");
+        drop(held);
+        assert_eq!(post(vision.proxy.control, "/v1/samples", body.as_bytes()).await.status, 200, "{format}");
+    }
+    let is_free = async {
+        while parts.budget.taken() > before as u64 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the memory is free", is_free).await;
+}
+
+#[tokio::test]
 async fn turn_has_the_settings_of_the_image_processor() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("preprocessor_config.json", r#"{"patch_size":16}"#), ("tokenizer.json", "{}")] {

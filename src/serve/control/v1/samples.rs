@@ -200,7 +200,38 @@ pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, 
         rl::add_advantages(&mut batch, &options).map_err(|error| error.below("advantages"))?;
     }
     exclusions.apply(&mut batch);
-    Ok(format.export(batch).within(proxy.config.sessions.max_export_bytes)?)
+    budgeted(format.export(batch).within(proxy.config.sessions.max_export_bytes)?, proxy)
+}
+
+/// The export with a share of the memory budget for the pictures of a row, which it has until its last byte is read. As the bodies of requests
+/// of this port, it may take the whole budget, so that agents cannot block trainers.
+fn budgeted(mut export: Export, proxy: &Proxy) -> Result<Export, Problem> {
+    let bytes = export.image_memory;
+    if bytes == 0 {
+        return Ok(export);
+    }
+    let limit = proxy.config.limits.max_bytes_in_flight;
+    let problem = |code, problem: &str| {
+        let message =
+            format!("images: a row with its pictures takes {bytes} bytes, {problem}, or raise --max-bytes-in-flight");
+        Err(Problem::new(code, message))
+    };
+    if bytes > limit {
+        let is_above = format!("more than the limit of {limit} bytes; export them with images=refs");
+        return problem(ErrorCode::EXPORT_TOO_LARGE, &is_above);
+    }
+    let mut share = proxy.budget.reply();
+    if share.grow(usize::try_from(bytes).unwrap_or(usize::MAX)).is_err() {
+        share.shed();
+        return problem(ErrorCode::NO_MEMORY, "which are in use; try again");
+    }
+    let mut chunks = export.chunks;
+    export.chunks = Box::new(std::iter::from_fn(move || {
+        // dropped with the iterator
+        let _memory = &share;
+        chunks.next()
+    }));
+    Ok(export)
 }
 
 /// Returns the tokenizer of chats as a decoder. It keeps special tokens, because the text must match the row's ids.
