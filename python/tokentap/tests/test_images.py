@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
+import io
 import json
 import struct
 import zlib
@@ -155,6 +156,38 @@ def test_inputs_are_those_of_the_engines_settings() -> None:
 
 
 @needs_pil
+def test_only_the_formats_of_media_types_are_decoded() -> None:
+    import PIL.Image
+
+    for name, kind in {
+        "PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "BMP": "image/bmp", "WEBP": "image/webp",
+        "TIFF": "application/octet-stream", "PPM": "application/octet-stream",
+    }.items():  # fmt: skip
+        out = io.BytesIO()
+        PIL.Image.new("RGB", (3, 2), (9, 9, 9)).save(out, name)
+        image = Image(out.getvalue())
+        assert image.media_type == kind
+        if kind == "application/octet-stream":
+            with pytest.raises(PIL.UnidentifiedImageError):
+                image.pil()
+        else:
+            assert image.pil().size == (3, 2)
+
+
+@needs_pil
+def test_errors_name_the_row() -> None:
+    data = b"BM, no more"
+    broken = {**reference(3, 2), "sha256": hashlib.sha256(data).hexdigest()}
+    pictures = images.RowImages.of(row(leaf=7, images=[broken], image_data=[data]))
+    with pytest.raises(ValueError, match=f"^session s, leaf 7: picture {broken['sha256']} cannot be decoded: "):
+        pictures.inputs(Processor(), IDS)
+    with pytest.raises(LookupError, match=r"^session s, leaf 7: picture .* is not embedded"):
+        images.RowImages.of(row(leaf=7)).inputs(Processor(), IDS)
+    with pytest.raises(SpanMismatch, match=r"^session s, leaf 7: the tokens from 2 to 5"):
+        images.RowImages.of({**embedded("jsonl"), "leaf": 7}).inputs(Processor(), [PAD, *IDS])
+
+
+@needs_pil
 def test_other_tokens_are_refused() -> None:
     def refused(error: str, ids: list[int] = IDS, **change: Any) -> None:
         pictures = images.RowImages.of({**embedded("jsonl"), **change})
@@ -223,9 +256,10 @@ def test_batches_of_tensors_have_the_inputs_of_each_row(format: str) -> None:
     rows = [[0, 0, *IDS], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 6, 7]]
     mask = [[int(one > 0) for one in ids] for ids in rows]
     pictures = [reference(3, 4), reference(2, 10, turn=1)]
-    table = {"session": ["s", "t"], "images": [pictures, []], "image_settings": [SETTINGS, None]}
+    table = {"session": ["s", "t"], "leaf": [4, 5], "images": [pictures, []], "image_settings": [SETTINGS, None]}
     metadata = {"non_tensor_batch": json.dumps(table), "refused": "[]"}
     batch = samples(format, file(tensors({"input_ids": rows, "attention_mask": mask}), metadata)).torch()
+    assert [one.name for one in images.of_batch(batch)] == ["session s, leaf 4", "session t, leaf 5"]
     if format == "areal":
         first, second = images.areal(batch, Processor())
         assert first["pixel_values"].tolist() == [0, 1, 2, 0, 1]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import gc
+import importlib
 import io
 import json
 import logging
+import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,6 +20,7 @@ from typing import Any
 import pytest
 from scripted import Scripted, generated, reply
 
+from tokentap import AsyncClient
 from tokentap.verl.alignment import Sampled, align
 from tokentap.verl.budget import Budget, engine_params
 from tokentap.verl.endpoints import Addresses, Endpoints, close, shared
@@ -41,6 +45,72 @@ def test_a_picture_keeps_its_pixels() -> None:
     head, _, text = data_uri(picture).partition(",")
     assert head == "data:image/png;base64"
     assert pil.open(io.BytesIO(base64.b64decode(text))).tobytes() == picture.tobytes()
+
+
+class Picture:
+    """Counts how often it is encoded."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.saved = content, 0
+
+    def save(self, out: io.BytesIO, format: str) -> None:
+        self.saved += 1
+        out.write(self.content)
+
+    @property
+    def uri(self) -> str:
+        return "data:image/png;base64," + base64.b64encode(self.content).decode()
+
+
+@pytest.fixture
+def engine_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class with a stub for the names of verl that its module imports."""
+    for name in ("verl", "verl.utils", "verl.workers", "verl.workers.rollout"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    trace, replica = types.ModuleType("trace"), types.ModuleType("replica")
+    trace.rollout_trace_op = lambda function: function  # type: ignore[attr-defined]
+    replica.TokenOutput = types.SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "verl.utils.rollout_trace", trace)
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.replica", replica)
+    monkeypatch.delitem(sys.modules, "tokentap.verl.engine", raising=False)
+    yield importlib.import_module("tokentap.verl.engine").Engine
+    sys.modules.pop("tokentap.verl.engine", None)
+
+
+def answered(prompt_tokens: int) -> Any:
+    """A reply with one token to a prompt of this length."""
+    measured = {"output_token_entropy": [0.5], "entropy_info": {"source": "exact"}}
+    return reply(200, json.dumps(generated([50], prompt_tokens=prompt_tokens, weight_version="3", **measured)))
+
+
+def test_a_rollout_sends_its_pictures_in_each_turn_and_encodes_them_once(engine_class: Any) -> None:
+    first, second = Picture(b"first"), Picture(b"second")
+    turns = [([1, 9, 9, 9, 2], [first]), ([1, 9, 9, 9, 2, 50, 3, 9, 9, 4], [first, second])]
+    with Scripted([answered(5), answered(10), answered(11)]) as engine_of_turns:
+
+        async def run() -> Any:
+            async with AsyncClient(engine_of_turns.data) as client:
+                endpoint = types.SimpleNamespace(client=client, policy=None, replies_tell=True)
+                engine = engine_class(endpoint, "s", Budget(100, 64, None), resume=False, step=None, placeholder=9)
+                for prompt, pictures in turns:
+                    await engine.generate("r", prompt_ids=prompt, sampling_params={}, image_data=pictures)
+                with pytest.raises(Unaligned, match="prompt of 11 tokens with the pictures, verl's processor 5"):
+                    await engine.generate("r", prompt_ids=turns[0][0], sampling_params={}, image_data=[first])
+                return engine.sampled
+
+        sampled = asyncio.run(run())
+        sent = [request.json() for request in engine_of_turns.asked]
+    assert [one["input_ids"] for one in sent[:2]] == [[1, 9, 2], [1, 9, 2, 50, 3, 9, 4]]
+    assert [one["image_data"] for one in sent[:2]] == [[first.uri], [first.uri, second.uri]]
+    assert (first.saved, second.saved) == (1, 1)
+    # the tokens of a trainer's row are the expanded ones
+    assert [(one.prompt_ids, one.token_ids) for one in sampled] == [(turns[0][0], [50]), (turns[1][0], [50])]
+
+
+def test_pictures_need_the_placeholder_of_a_processor(engine_class: Any) -> None:
+    engine = engine_class(None, "s", Budget(100, 64, None), resume=False, step=None)
+    with pytest.raises(ValueError, match="needs image_token_id"):
+        asyncio.run(engine.generate("r", prompt_ids=[1], sampling_params={}, image_data=[Picture(b"a")]))
 
 
 def test_entropies_of_a_single_turn_are_in_order() -> None:

@@ -31,6 +31,9 @@ SIGNATURES = {
     b"BM": "image/bmp",
 }  # fmt: skip
 
+# The names of the same formats, and of WebP, in Pillow.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+
 # Members of a processor's output with one value for each token of its text, which is not that of a row.
 OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
@@ -64,10 +67,11 @@ class Image:
         return next(found, "application/octet-stream")
 
     def pil(self) -> PIL.Image.Image:
-        """The decoded picture in RGB; needs Pillow, which raises for content that it cannot decode."""
+        """The decoded picture in RGB; needs Pillow, which raises for content that it cannot decode, and for any format
+        that `media_type` does not name: it has decoders that no agent's pictures need."""
         import PIL.Image
 
-        return PIL.Image.open(io.BytesIO(self.data)).convert("RGB")
+        return PIL.Image.open(io.BytesIO(self.data), formats=FORMATS).convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,13 @@ class RowImages:
     settings: Mapping[str, Any] | None
     # The embedded pictures by their digests.
     embedded: Mapping[str, Image] = field(default_factory=dict, repr=False)
+    # The last turn of the row, if it is known.
+    leaf: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The row in messages."""
+        return f"session {self.session}" if self.leaf is None else f"session {self.session}, leaf {self.leaf}"
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> RowImages:
@@ -112,16 +123,17 @@ class RowImages:
         if data is None:
             data = [text.partition(",")[2] for text in texts]
         images = [Image(base64.b64decode(one, validate=True) if isinstance(one, str) else bytes(one)) for one in data]
-        return cls._of(about["session"], about.get("images"), about.get("image_settings"), by_digest(images))
+        return cls._of(about, by_digest(images))
 
     @classmethod
-    def _of(cls, session: str, entries: Any, settings: str | None, images: Mapping[str, Image]) -> RowImages:
+    def _of(cls, about: Mapping[str, Any], images: Mapping[str, Image]) -> RowImages:
+        entries, settings = about.get("images"), about.get("image_settings")
         parsed = None if settings is None else json.loads(settings)
         names = Reference.__dataclass_fields__
         # a list of pandas is an array
         listed = () if entries is None else entries
         references = [Reference(**{name: entry[name] for name in names}) for entry in listed]
-        return cls(session, references, parsed, images)
+        return cls(about["session"], references, parsed, images, about.get("leaf"))
 
     def load(self, fetch: Fetch | None = None) -> list[Image]:
         """The pictures; raises LookupError for one that is neither embedded nor fetched."""
@@ -132,10 +144,20 @@ class RowImages:
         if image is None and fetch is not None:
             image = fetch(self.session, reference.sha256)
         if image is None:
-            raise LookupError(f"picture {reference.sha256} is not embedded; give fetch=client.image, or images='embed'")
+            raise LookupError(
+                f"{self.name}: picture {reference.sha256} is not embedded; give fetch=client.image, or images='embed'"
+            )
         if image.sha256 != reference.sha256:
-            raise ValueError(f"picture {reference.sha256} has the digest {image.sha256}")
+            raise ValueError(f"{self.name}: picture {reference.sha256} has the digest {image.sha256}")
         return image
+
+    def _pil(self, image: Image) -> PIL.Image.Image:
+        try:
+            return image.pil()
+        except ImportError:
+            raise
+        except Exception as error:  # each decoder has its own
+            raise ValueError(f"{self.name}: picture {image.sha256} cannot be decoded: {error}") from error
 
     def inputs(
         self, processor: Any, ids: Sequence[int], fetch: Fetch | None = None
@@ -150,8 +172,11 @@ class RowImages:
         if not self.references:
             self._check_placeholders(ids, getattr(processor, "image_token_id", None), 0)
             return [], {}
-        pictures = [image.pil() for image in self.load(fetch)]
-        processor, overrides = with_settings(processor, self.settings)
+        pictures = [self._pil(image) for image in self.load(fetch)]
+        try:
+            processor, overrides = with_settings(processor, self.settings)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
         token, pad = processor.image_token, processor.image_token_id
         # a picture without tokens between it and the next could not be told from the next
         text = "\n".join([token] * len(pictures))
@@ -160,12 +185,12 @@ class RowImages:
         expected = [reference.end - reference.start for reference in self.references]
         if found != expected:
             raise SpanMismatch(
-                f"session {self.session}: the processor makes {found} tokens of pictures, the engine made {expected}"
+                f"{self.name}: the processor makes {found} tokens of pictures, the engine made {expected}"
             )
         for reference in self.references:
             if any(one != pad for one in ids[reference.start : reference.end]):
                 raise SpanMismatch(
-                    f"session {self.session}: the tokens from {reference.start} to {reference.end} are not all {pad}"
+                    f"{self.name}: the tokens from {reference.start} to {reference.end} are not all {pad}"
                 )
         self._check_placeholders(ids, pad, sum(expected))
         return pictures, {name: tensor for name, tensor in made.items() if name not in OF_TEXT}
@@ -174,9 +199,7 @@ class RowImages:
         """Raises SpanMismatch if `ids` have a token of pictures that is of none: the model has sampled it."""
         found = sum(one == pad for one in ids)
         if found != expected:
-            raise SpanMismatch(
-                f"session {self.session}: the row has {found} tokens {pad} of pictures, its pictures {expected}"
-            )
+            raise SpanMismatch(f"{self.name}: the row has {found} tokens {pad} of pictures, its pictures {expected}")
 
 
 def by_digest(images: Iterable[Image]) -> dict[str, Image]:
@@ -228,10 +251,10 @@ def warn(problem: str) -> None:
 def of_batch(batch: Batch[Any]) -> list[RowImages]:
     """The pictures of the rows of a batch of `verl` or `areal`. Positions are columns of `input_ids`."""
     table = batch.non_tensor_batch
-    rows = len(table["session"])
-    entries, settings = table.get("images", [None] * rows), table.get("image_settings", [None] * rows)
+    names = [name for name in ("session", "leaf", "images", "image_settings") if name in table]
+    rows = zip(*(table[name] for name in names), strict=True)
     images = by_digest(embedded(batch))
-    return [RowImages._of(*row, images) for row in zip(table["session"], entries, settings, strict=True)]
+    return [RowImages._of(dict(zip(names, row, strict=True)), images) for row in rows]
 
 
 def embedded(batch: Batch[Any]) -> list[Image]:
@@ -310,8 +333,7 @@ def miles(samples: Samples, processor: Any) -> tuple[bytes, list[dict[str, Any]]
     images = by_digest(embedded(batch))
     fields: list[dict[str, Any]] = []
     for at, sample in enumerate(json.loads(content(batch.tensors["_samples_meta"]))["samples"]):
-        about = sample["metadata"]
-        row = RowImages._of(about["session"], about.get("images"), about.get("image_settings"), images)
+        row = RowImages._of(sample["metadata"], images)
         pictures, made = row.inputs(processor, batch.tensors[f"tokens.{at}"].tolist())
         fields.append({"multimodal_inputs": {"images": pictures}, "multimodal_train_inputs": made} if made else {})
     return without(samples.body, "images."), fields

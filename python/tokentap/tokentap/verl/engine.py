@@ -16,7 +16,7 @@ from . import versions
 from .alignment import Sampled
 from .budget import LIMITS, Budget, engine_params
 from .endpoints import Endpoint
-from .pictures import collapsed, data_uri
+from .pictures import Encoder, collapsed
 from .problems import Unaligned
 from .routing import Routing
 
@@ -94,6 +94,7 @@ class Engine:
         self.session = session
         self._placeholder = placeholder
         self._routing = routing
+        self._encoder = Encoder()
         self.sampled: list[Sampled] = []
         self._endpoint, self._budget = endpoint, budget
         self._resume, self._step = resume, step
@@ -115,7 +116,7 @@ class Engine:
             raise ValueError("tokentap.verl sends token ids and pictures: videos and sound are not supported")
         if image_data and self._placeholder is None:
             raise ValueError("tokentap.verl needs image_token_id of the model's processor to send pictures")
-        pictures = [await asyncio.to_thread(data_uri, picture) for picture in image_data or ()]
+        pictures = await self._encoder.data_uris(image_data or ())
         prompt = [int(one) for one in prompt_ids]
         with_logprobs = bool(sampling_params.get("logprobs", False))
         part = Part()
