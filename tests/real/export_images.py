@@ -83,7 +83,9 @@ def main():
         settings = of_row.settings
         decoded, inputs = of_row.inputs(processor, ids)
         spans = [one.end - one.start for one in of_row.references]
-        check("spans", True, "%s tokens, grids %s" % (spans, inputs["image_grid_thw"].tolist()))
+        grids = inputs["image_grid_thw"]
+        of_grids = (grids.prod(dim=1) // processor.image_processor.merge_size**2).tolist()
+        check("spans", spans == of_grids, "%s tokens, grids %s" % (spans, grids.tolist()))
         # the same by the processor itself, with the text of the whole row
         text = processor.tokenizer.decode(sent[:-5])
         overrides = settings["overrides"] or {}
@@ -91,12 +93,13 @@ def main():
         check("pixel_values", torch.equal(own["pixel_values"], inputs["pixel_values"]), str(tuple(own["pixel_values"].shape)))
         runs = images.runs(own["input_ids"][0].tolist(), pad)
         check("spans of the processor", runs == spans, str(runs))
-        if overrides:
-            try:
-                images.RowImages(session, of_row.references, None, of_row.embedded).inputs(processor, ids)
-                check("other settings", False)
-            except SpanMismatch as error:
-                check("other settings", True, str(error))
+        # fewer pixels than each of the pictures has
+        smaller = {**settings, "overrides": {**overrides, "min_pixels": 1024, "max_pixels": 4096}}
+        try:
+            images.RowImages(session, of_row.references, smaller, of_row.embedded).inputs(processor, ids)
+            check("other settings", False, "not refused")
+        except SpanMismatch as error:
+            check("other settings", str(spans) in str(error), str(error))
         fetched, _ = images.RowImages.of(client.samples([session], "jsonl").json()[0]).inputs(processor, ids, client.image)
         check("fetched pictures", [one.tobytes() for one in fetched] == [one.tobytes() for one in decoded])
 
