@@ -31,6 +31,15 @@ named_enum! {
     }
 }
 
+/// The token that stands for a picture in a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImagePlaceholder {
+    /// The token.
+    pub id: u32,
+    /// The special tokens that the chat template writes before and after it, if it does.
+    pub frame: Option<[u32; 2]>,
+}
+
 /// A picture. Equal pictures have equal digests.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Image {

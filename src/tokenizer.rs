@@ -23,8 +23,8 @@ use folder::AddedTokenConfig;
 pub use folder::{Folder, FolderError, ImageSettings, SamplingDefaults};
 use longest::LongestToken;
 pub use render::{
-    ContinuationCheck, FinalAssistantMessage, Fit, ImagePlaceholder, NoPlaceholder, Prompt, PromptError, Renderer,
-    TemplateFeatures, ToolDisplay,
+    ContinuationCheck, FinalAssistantMessage, Fit, NoPlaceholder, Prompt, PromptError, Renderer, TemplateFeatures,
+    ToolDisplay,
 };
 pub use template::Setting;
 use word_encoder::{Marks, WordEncoder};

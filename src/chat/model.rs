@@ -9,8 +9,9 @@ use crate::config::{ChatConfig, ChatMode, SeparateReasoning};
 use crate::engine::capabilities::Capabilities;
 use crate::engine::sglang::tokenize::tokenize;
 use crate::engine::transport::client::Client;
+use crate::images::ImagePlaceholder;
 use crate::parse::Format;
-use crate::tokenizer::{Folder, ImagePlaceholder, Renderer, SamplingDefaults};
+use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
 
 /// Which side serves chats.
 #[derive(Debug, Clone)]

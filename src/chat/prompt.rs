@@ -23,10 +23,10 @@ use super::reply_reader::{ParserSettings, RecordedReply};
 use super::returned_reply::ReplyMatcher;
 use crate::budget::Work;
 use crate::config::EarlierThinking;
-use crate::engine::expansion::{self, Placeholder};
+use crate::engine::expansion;
 use crate::images::Image;
 use crate::session::{Chat, ReplyChanges, Session, Turn};
-use crate::tokenizer::{ImagePlaceholder, Prompt, Renderer, Setting, TokenizerError};
+use crate::tokenizer::{Prompt, Renderer, Setting, TokenizerError};
 
 /// A prompt, and the chat that its turn records.
 #[derive(Debug)]
@@ -264,8 +264,8 @@ impl<'a> PromptBuilder<'a> {
     /// The ids of a prompt with one placeholder for each picture, if the client took them from an earlier prompt.
     fn unexpanded(&self, ids: Vec<u32>, request: &Conversation) -> Vec<u32> {
         let images = request.images().filter(|_| self.shows_images).count();
-        let Ok(ImagePlaceholder { id, frame }) = self.renderer.image_placeholder() else { return ids };
-        match expansion::collapse(&ids, Placeholder { id, frame }, images) {
+        let Ok(placeholder) = self.renderer.image_placeholder() else { return ids };
+        match expansion::collapse(&ids, placeholder, images) {
             Ok(Cow::Owned(collapsed)) if images > 0 => collapsed,
             _ => ids,
         }

@@ -13,10 +13,10 @@ use super::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
 use super::{Conversation, RequestError, limits};
 use crate::budget::Work;
 use crate::config::Config;
-use crate::engine::expansion::{self, Placeholder};
+use crate::engine::expansion;
 use crate::metrics::Metrics;
 use crate::session::Session;
-use crate::tokenizer::{ImagePlaceholder, TemplateFeatures};
+use crate::tokenizer::TemplateFeatures;
 
 /// Replies of a session that may be parsed on a runtime thread. After a restart no reply of a session is parsed yet, and more of them would
 /// block the thread for too long.
@@ -239,22 +239,22 @@ fn check_images(prompt: &PreparedPrompt, conversation: &Conversation, model: &Ch
     if images == 0 {
         return Ok(());
     }
-    let ImagePlaceholder { id, frame } = model.image_placeholder().map_err(RequestError::Unsupported)?;
-    let placeholders = prompt.ids.iter().filter(|other| **other == id).count();
-    if placeholders != images || !expansion::are_framed(&prompt.ids, Placeholder { id, frame }) {
+    let placeholder = model.image_placeholder().map_err(RequestError::Unsupported)?;
+    let placeholders = prompt.ids.iter().filter(|id| **id == placeholder.id).count();
+    if placeholders != images || !expansion::are_framed(&prompt.ids, placeholder) {
         // the template shows no pictures in some messages, or the model has sampled the token
         let reason =
             format!("the prompt has {placeholders} placeholders for {images} pictures, or one in another place");
         return Err(RequestError::Unsupported(reason));
     }
-    let spells = model.renderer.spells_placeholder(&prompt.ids, id);
+    let spells = model.renderer.spells_placeholder(&prompt.ids, placeholder.id);
     if !spells.map_err(|error| RequestError::Unsupported(error.to_string()))? {
         return Ok(());
     }
-    let name = model.renderer.tokenizer().decode(&[id], false).unwrap_or_default();
+    let name = model.renderer.tokenizer().decode(&[placeholder.id], false).unwrap_or_default();
     let is_of_client = |message: &Message| !message.is_assistant() && message.text().contains(&name);
     match conversation.messages.iter().any(is_of_client) {
-        true => Err(RequestError::Invalid(image_text(model, id))),
+        true => Err(RequestError::Invalid(image_text(model, placeholder.id))),
         // a 400 for what the model has sampled would end the conversation
         false => Err(RequestError::Unsupported(format!("the prompt has the text {name:?}"))),
     }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::images::ImagePlaceholder;
+
 /// Why a prompt is not the expansion of what was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExpansionError {
@@ -76,15 +78,6 @@ pub(crate) fn walk(
     Ok(spans)
 }
 
-/// The token that stands for a picture, and the tokens around it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Placeholder {
-    /// The token.
-    pub id: u32,
-    /// The tokens that stand before and after each picture, if they are known.
-    pub frame: Option<[u32; 2]>,
-}
-
 /// Why a prompt cannot be sent with its pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlaceholderError {
@@ -118,10 +111,10 @@ pub(crate) enum PlaceholderError {
 /// [`PlaceholderError`].
 pub(crate) fn collapse(
     ids: &[u32],
-    placeholder: Placeholder,
+    placeholder: ImagePlaceholder,
     images: usize,
 ) -> Result<Cow<'_, [u32]>, PlaceholderError> {
-    let Placeholder { id, frame } = placeholder;
+    let ImagePlaceholder { id, frame } = placeholder;
     let runs = runs(id, ids);
     let placeholders: usize = runs.iter().map(|run| run.len()).sum();
     let is_framed = |run: &Range<usize>| frame.is_some_and(|frame| around(ids, run) == frame.each_ref().map(Some));
@@ -148,7 +141,7 @@ pub(crate) fn collapse(
 }
 
 /// Whether each placeholder is single and stands between the tokens around a picture, if those are known.
-pub(crate) fn are_framed(ids: &[u32], Placeholder { id, frame }: Placeholder) -> bool {
+pub(crate) fn are_framed(ids: &[u32], ImagePlaceholder { id, frame }: ImagePlaceholder) -> bool {
     let is_framed =
         |run: &Range<usize>| run.len() == 1 && frame.is_none_or(|frame| around(ids, run) == frame.each_ref().map(Some));
     runs(id, ids).iter().all(is_framed)
@@ -232,7 +225,7 @@ mod tests {
 
     #[test]
     fn runs_between_the_tokens_around_a_picture_are_collapsed() {
-        let placeholder = Placeholder { id: PAD, frame: Some([7, 8]) };
+        let placeholder = ImagePlaceholder { id: PAD, frame: Some([7, 8]) };
         let count = |placeholders, images| Err(PlaceholderError::Count { placeholders, id: PAD, images });
         for (ids, images, expected) in [
             (&[1, 7, 9, 8, 2][..], 1, Ok(vec![1, 7, 9, 8, 2])),
@@ -259,7 +252,7 @@ mod tests {
         for (ids, expected) in [(&[7, 9, 8][..], true), (&[7, 9, 9, 8], false), (&[7, 9, 8, 9], false), (&[1], true)] {
             assert_eq!(are_framed(ids, placeholder), expected, "{ids:?}");
         }
-        let unknown = Placeholder { id: PAD, frame: None };
+        let unknown = ImagePlaceholder { id: PAD, frame: None };
         assert_eq!(*collapse(&[7, 9, 9, 8], unknown, 1).unwrap(), [7, 9, 9, 8]);
     }
 
@@ -299,7 +292,7 @@ mod tests {
         fn collapsed_prompt_is_the_one_that_was_sent((texts, counts) in prompts()) {
             let framed: Vec<_> = texts.iter().map(|text| [&[8][..], text, &[7]].concat()).collect();
             let (sent, prompt) = (join(&framed, &vec![1; counts.len()]), join(&framed, &counts));
-            let placeholder = Placeholder { id: PAD, frame: Some([7, 8]) };
+            let placeholder = ImagePlaceholder { id: PAD, frame: Some([7, 8]) };
             prop_assert_eq!(&*collapse(&prompt, placeholder, counts.len()).unwrap(), &sent);
             prop_assert_eq!(&*collapse(&sent, placeholder, counts.len()).unwrap(), &sent);
         }
@@ -315,7 +308,7 @@ mod tests {
         #[test]
         fn any_ids_are_compared(sent in prop::collection::vec(0..4_u32, 0..20), prompt in prop::collection::vec(0..4_u32, 0..20), images in 0..4_usize) {
             let _ = walk(&sent, echoed(&prompt), images);
-            let _ = collapse(&sent, Placeholder { id: 1, frame: Some([2, 3]) }, images);
+            let _ = collapse(&sent, ImagePlaceholder { id: 1, frame: Some([2, 3]) }, images);
         }
     }
 }

@@ -18,13 +18,14 @@ use parking_lot::RwLock;
 
 use super::template::{RenderError, Setting};
 use super::{EncodeLimits, Family, Folder, Tokenizer, TokenizerError};
+use crate::images::ImagePlaceholder;
 use crate::json::Value;
 use after_turn::{placeholder_turn_with_calls, text_after_placeholder};
 use checks::turn_with_call;
 use generation_prompt::KnownPrompts;
 
 pub use checks::{ContinuationCheck, FinalAssistantMessage, Fit, ToolDisplay};
-pub use images::{ImagePlaceholder, NoPlaceholder};
+pub use images::NoPlaceholder;
 
 /// The placeholder for the text of a turn. No template contains it, and it is cut off before the text after it is encoded.
 const PLACEHOLDER: &str = "\u{fdd1}turn\u{fdd1}";

@@ -1,7 +1,8 @@
 //! Conversations with pictures: prompts are built from tokens with one placeholder for each picture, and turns are trained.
 
 use serde_json::{Value, json};
-use tokentap::tokenizer::{ImagePlaceholder, Renderer};
+use tokentap::images::ImagePlaceholder;
+use tokentap::tokenizer::Renderer;
 
 use super::support::client::{Answer, Connection, get, post, written};
 use super::support::manual_upstream::soon;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::budget::Work;
 use crate::chat::model::ChatModel;
 use crate::chat::{image_text, image_too_large};
-use crate::engine::expansion::{Placeholder, PlaceholderError, collapse};
+use crate::engine::expansion::{PlaceholderError, collapse};
 use crate::engine::plan::GuardRefusal;
 use crate::engine::sglang::request::{GenerateRequest, IdShape};
 use crate::error::Error;
@@ -74,7 +74,7 @@ pub(crate) fn with_placeholders(
             collapsed.push(Cow::Borrowed(&**ids));
             continue;
         }
-        let sent = match collapse(ids, Placeholder { id: placeholder.id, frame: placeholder.frame }, images) {
+        let sent = match collapse(ids, placeholder, images) {
             Ok(sent) => sent,
             Err(error @ PlaceholderError::Count { .. }) => return refuse("image_count", error.to_string()),
             Err(error @ PlaceholderError::Outside { .. }) => return refuse("image_placeholder", error.to_string()),

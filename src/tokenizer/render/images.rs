@@ -1,17 +1,9 @@
 //! The token that a template writes for a picture, and that the engine replaces by the tokens of the picture.
 
 use super::{Renderer, Setting};
+use crate::images::ImagePlaceholder;
 use crate::json::Value;
 use crate::tokenizer::TokenizerError;
-
-/// The token that stands for a picture in a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImagePlaceholder {
-    /// The token.
-    pub id: u32,
-    /// The special tokens that the template writes before and after it, if it does.
-    pub frame: Option<[u32; 2]>,
-}
 
 /// Why the placeholder of a picture is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
