@@ -12,6 +12,17 @@ use crate::columns::{self, Column, NumberType};
 use crate::images::Image;
 use crate::session::{Path, PromptImages, RewardScope, Row, Snapshot, Span, Step, Turn, TurnMetadata};
 
+/// The needs of a format that trains with logprobs and entropies, and has no place for pictures.
+pub(super) const ALL: Needs = Needs {
+    logprobs: true,
+    entropy: true,
+    temperature: false,
+    kept: None,
+    kept_prompt: None,
+    int32_ids: false,
+    images: None,
+};
+
 /// A turn whose logprobs are -0.5, -1.0, … and whose entropies are 0.25, 0.5, ….
 pub(super) fn turn(id: u32, parent: Option<u32>, prompt: &[u32], response: &[u32]) -> Turn {
     let ordinals = || (1..=response.len()).map(|at| f32::from(u16::try_from(at).expect("short")));

@@ -177,18 +177,8 @@ mod tests {
 
     use super::*;
     use crate::export::Format;
-    use crate::export::fixture::{File, batch, bytes, path, rows, rows_of, turn, turns};
+    use crate::export::fixture::{ALL, File, batch, bytes, path, rows, rows_of, turn, turns};
     use crate::session::Fault;
-
-    const ALL: Needs = Needs {
-        logprobs: true,
-        entropy: true,
-        temperature: false,
-        kept: None,
-        kept_prompt: None,
-        int32_ids: false,
-        images: None,
-    };
 
     fn trained(settled: &SelectedRows) -> Vec<Vec<bool>> {
         settled.rows.iter().map(|row| row.path().steps.iter().map(|step| step.trained).collect()).collect()

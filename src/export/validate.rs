@@ -136,19 +136,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::export::fixture::{path, turns};
+    use crate::export::fixture::{ALL, path, turns};
     use crate::images::Image;
     use crate::session::{EntropyMethod, Fault, PromptImages, Snapshot};
-
-    const ALL: Needs = Needs {
-        logprobs: true,
-        entropy: true,
-        temperature: false,
-        kept: None,
-        kept_prompt: None,
-        int32_ids: false,
-        images: None,
-    };
 
     /// The problem of the path through the second turn after a turn of it was changed.
     fn verdict(at: usize, change: impl FnOnce(&mut Turn), needs: Needs) -> Result<(), &'static str> {
