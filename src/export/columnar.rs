@@ -1,9 +1,11 @@
 //! Rows as columns: the record batches of `jsonl`, `arrow` and `parquet`.
 
+mod arrays;
 #[cfg(test)]
 pub(super) mod fixture;
 mod line;
 mod record;
+mod turn_list;
 
 use std::sync::Arc;
 
