@@ -39,6 +39,8 @@ step egpo_reference "$python" "$here/egpo_reference.py" --check
 step steps_reference "$python" "$here/steps_reference.py" --check
 step distill_reference "$python" "$here/distill_reference.py" --check
 
+step pictures "$python" "$here/pictures.py" "$tokentap"
+
 "$tokentap" demo --listen 127.0.0.1:0 --control-listen 127.0.0.1:0 --think-tokens "$start,$end" \
   --columns routed_experts --moe-shape 3x2x8 >"$work/demo" 2>&1 &
 demo=$!
