@@ -84,6 +84,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/api.rs",
             "src/engine/sglang/routes.rs",
             "src/generation/",
+            "src/images/recent.rs",
             "src/metrics/memo.rs",
             "src/session/store.rs",
             "src/session/store/",
