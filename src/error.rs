@@ -96,16 +96,35 @@ impl Error {
         }
     }
 
+    /// What kind of error it is, for programs. The engine's errors have no such code.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::BadRequest { .. } => "bad_request",
+            Self::Unauthorized { .. } => "unauthorized",
+            Self::Forbidden { .. } => "forbidden",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::RequestTimeout { .. } => "request_timeout",
+            Self::TooLarge { .. } => "too_large",
+            Self::NotImplemented { .. } => "not_implemented",
+            Self::Upstream { .. } | Self::NoTokenIds | Self::ImagesRefused { .. } => "upstream",
+            Self::UpstreamTimeout { .. } => "upstream_timeout",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Strict { .. } => "strict",
+            Self::Internal { .. } => "internal",
+        }
+    }
+
     /// Status and headers of the reply.
     #[must_use]
     pub fn head(&self) -> response::Parts {
         head(self.status())
     }
 
-    /// The body of the reply: `{"error":{"message":…}}`, as /generate replies.
+    /// The body of the reply: `{"error":{"code":…,"message":…}}`, as /generate replies but for the code.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
-        serde_json::json!({ "error": { "message": self.to_string() } }).to_string().into_bytes()
+        serde_json::json!({ "error": { "code": self.code(), "message": self.to_string() } }).to_string().into_bytes()
     }
 }
 
