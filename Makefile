@@ -108,7 +108,7 @@ clients: ## third-party SDKs and frameworks in three APIs, in front of a scripte
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh libraries
 
-agents: ## Claude Code, Codex, Copilot CLI and eight more without a terminal, in the same way (four minutes, 5 GB, PyPI, npm, Python 3.12, tmux)
+agents: ## Claude Code, Codex, Copilot CLI and eight more without a terminal, in the same way, and screenshots of the first two (five minutes, 5 GB, PyPI, npm, Python 3.12, tmux)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/clients/run.sh agents
 

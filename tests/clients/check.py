@@ -1,5 +1,5 @@
-"""Runs each client once in a new session, and compares the recorded turns with the tokens that the engine sampled, and
-the paths, flags and classes with the table in docs/guides/agents.md.
+"""Runs each client once in a new session, and compares the recorded turns with the tokens that the engine sampled and
+the pictures that it got, and the paths, flags and classes with the table in docs/guides/agents.md.
 
 Prints a line per client; exit status 1 if one fails. Arguments are names of clients, "libraries" or "agents"; none
 means all. With UPDATE=1 in the environment, the rows of the clients that ran are written into the table.
@@ -8,7 +8,9 @@ means all. With UPDATE=1 in the environment, the rows of the clients that ran ar
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -20,16 +22,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import vision
 from clients import APIS, LIBRARIES, Client
 from harnesses import AGENTS
 from proxy import Proxy
-from sidecar import Sidecar, sidecar
+from sidecar import READY, READY_FOR_PICTURES, Sidecar, sidecar
 
-from engine import Call, Distribution, Engine, Tokenizer
+from engine import Call, Distribution, Engine, Picture, Tokenizer
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parents[1] / "docs" / "guides" / "agents.md"
@@ -42,11 +45,22 @@ FLAGS = ("foreign_assistant_text", "context_retokenised", "inserted_end_of_turn"
 GROUPS = {"libraries": LIBRARIES, "agents": AGENTS}
 # nats; the logprobs of the rows are rounded to float32
 ROUNDING = 1e-4
+# widths and heights of the screenshots, in pixels; agents reduce the first one
+SIZES = ((2560, 1600), (1280, 800), (390, 844), (64, 96))
 OTHER_APIS = {api: set(APIS.values()) - {path} for api, path in APIS.items()}
 
 
 def reply(client: Client, work: str, prompt: str) -> str:
     return client.reply(prompt).replace("$WORK", work)
+
+
+def draw(work: Path, count: int) -> list[bytes]:
+    """Writes screenshots of different sizes into this folder."""
+    screenshots = [vision.screenshot(*size, seed) for seed, size in enumerate(SIZES[:count], 1)]
+    work.mkdir()
+    for at, screenshot in enumerate(screenshots, 1):
+        (work / f"screen-{at}.png").write_bytes(screenshot)
+    return screenshots
 
 
 def run(client: Client, base_url: str, proxy: Proxy, home: Path, tools: Path) -> None:
@@ -103,6 +117,25 @@ def compare(client: Client, tap: Sidecar, calls: list[Call], vocabulary: int) ->
     flags = counted(flag for flag in FLAGS for turn in turns if turn[flag])
     classes = counted(name for turn in turns if (name := (turn["labels"] or {}).get("request_class")))
     return counts, f"| {client.name} | `{APIS[client.api]}` | {begins} | {flags} | {classes} |"
+
+
+def pictured(client: Client, tap: Sidecar, calls: list[Call], screenshots: list[bytes]) -> str:
+    """Checks that the only path has the pictures of each call where the engine got them, that their bytes are those of
+    the files except for the largest one, and the settings of the processor. Returns the counts as text."""
+    [row] = tap.exported(client.session)
+    images = [Picture(image["sha256"], image["start"], image["end"]) for image in row["images"]]
+    for call in calls:
+        end = len(call.prompt)
+        assert call.pictures == [image for image in images if image.end <= end], "other pictures than the engine got"
+    contents = [base64.b64decode(content) for content in row["image_data"]]
+    assert [hashlib.sha256(content).hexdigest() for content in contents] == [image.sha256 for image in images]
+    assert len(set(contents)) == len(screenshots), f"{len(contents)} pictures of {len(screenshots)} files"
+    assert set(contents) - set(screenshots) == {contents[0]}, "the exported bytes are not those of the files"
+    assert json.loads(row["image_settings"])["processor"] == vision.PROCESSOR, row["image_settings"]
+    with_pictures = sum(bool(call.pictures) for call in calls)
+    tokens = sum(image.end - image.start for image in images)
+    sizes = ", ".join("x".join(map(str, vision.size(content))) for content in contents)
+    return f"pictures of {sizes} pixels and {tokens} tokens in the prompts of {with_pictures} calls"
 
 
 def counted(names: Iterable[str]) -> str:
@@ -212,21 +245,29 @@ def main() -> int:
     args = parser.parse_args()
     clients = chosen(args.names)
     if args.environments:
-        print(*sorted({name for client in clients for name in client.environments.split()}))
+        print(*sorted({name for client in clients for name in client.needs}))
         return 0
     tools = args.tools.absolute()
     # exit normally, so that the started processes are stopped
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    tokenizer, failed, rows = Tokenizer(ASSETS), 0, {}
+    failed, rows, read = 0, {}, cache(Tokenizer)
     for client in clients:
         begun = time.monotonic()
         home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        model = vision.folder(tools / "templates") if client.screenshots else ASSETS
+        tokenizer = read(model)
+        ready = READY | READY_FOR_PICTURES if client.screenshots else READY
         engine = Engine(tokenizer, partial(reply, client, f"{home.name}/work"))
         try:
-            with home, Proxy() as proxy, sidecar(args.tokentap, engine.url, ASSETS) as tap:
+            with home, Proxy() as proxy, sidecar(args.tokentap, engine.url, model, ready) as tap:
                 since = len(engine.calls)
+                screenshots = draw(Path(home.name) / "work", client.screenshots)
                 run(client, f"{tap.data}/sessions/{client.session}/v1", proxy, Path(home.name), tools)
-                counts, rows[client.name] = compare(client, tap, engine.calls[since:], tokenizer.size)
+                # tokentap may ask the engine for a picture again, without logprobs
+                calls = [call for call in engine.calls[since:] if call.top]
+                counts, rows[client.name] = compare(client, tap, calls, tokenizer.size)
+                if screenshots:
+                    counts += f", {pictured(client, tap, calls, screenshots)}"
         except Exception as error:
             failed += 1
             print(f"FAIL {client.name}: {type(error).__name__}: {error}", flush=True)

@@ -27,11 +27,18 @@ class Client:
     # requests that are refused, after which the client sends others
     refused: int = 0
     least_turns: int = 6
+    # $WORK/screen-1.png and so on: it sends each of them, and the engine serves a vision model
+    screenshots: int = 0
     limit_seconds: int = 120
 
     @property
     def session(self) -> str:
         return self.name
+
+    @property
+    def needs(self) -> list[str]:
+        """What run.sh installs for it: `templates` are those of the vision model."""
+        return self.environments.split() + ["templates"] * (self.screenshots > 0)
 
 
 def library(name: str, program: str, api: str = "chat", environment: str = "python", **more: Any) -> Client:

@@ -1,20 +1,27 @@
 """A fake SGLang server: it answers `/generate` with the text that a script returns for the prompt.
 
 It needs only the standard library. It uses the ids of a byte-level BPE tokenizer, but splits a text into other tokens
-than the tokenizer would, as a model may sample them. A prompt that was tokenised again therefore has other ids.
+than the tokenizer would, as a model may sample them. A prompt that was tokenised again therefore has other ids. With
+the tokenizer of a vision model it takes pictures, and refuses a prompt that has not one placeholder for each.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import json
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import vision
 
 CONTEXT_TOKENS = 1 << 18
 
@@ -34,6 +41,8 @@ class Tokenizer:
         self.longest = max(map(len, self.id_of))
         self.size = max(self.bytes_of) + 1
         self.end = self.added["<|im_end|>"]
+        # None: the model has no vision
+        self.placeholder = self.added.get(vision.PLACEHOLDER)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -102,14 +111,38 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class Call:
-    """One generation: the ids of its prompt, the sampled ids, and for each of these its distribution."""
+class Picture:
+    """A picture of a prompt: the SHA-256 of its bytes, and the range of its tokens."""
 
+    sha256: str
+    start: int
+    end: int
+
+
+class RefusedError(Exception):
+    """A request gets a 400 with this text."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One generation: its prompt with its pictures, the sampled ids, and for each of these its distribution."""
+
+    # as many placeholders for each picture as it has tokens
     prompt: list[int]
+    pictures: list[Picture]
     sampled: list[int]
     distributions: list[Distribution]
     # the number of logprobs in each row of the reply; 0 without rows
     top: int
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *args: Any) -> None:
+        """Prints an error, unless tokentap has closed the connection: it does so with a probe that it repeats."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*args)
 
 
 class Engine:
@@ -120,8 +153,7 @@ class Engine:
         self.script = script
         self.calls: list[Call] = []
         handler = type("BoundHandler", (Handler,), {"engine": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -131,11 +163,12 @@ class Engine:
 
     def sample(self, request: dict[str, Any]) -> tuple[Call, dict[str, Any]]:
         """The generation and its finish reason."""
-        params, prompt = request.get("sampling_params") or {}, request["input_ids"]
+        params = request.get("sampling_params") or {}
+        prompt, pictures = self.expand(request["input_ids"], request.get("image_data") or [])
         if schema := params.get("json_schema"):
             text = json.dumps(instance(json.loads(schema)))
         else:
-            text = self.script(self.tokenizer.decode(prompt).decode(errors="replace"))
+            text = self.script(self.tokenizer.decode(request["input_ids"]).decode(errors="replace"))
         sampled = [*self.tokenizer.encode(text), self.tokenizer.end]
         finish: dict[str, Any] = {"type": "stop", "matched": self.tokenizer.end}
         stops = params.get("stop") or []
@@ -149,9 +182,27 @@ class Engine:
             sampled, finish = sampled[:most], {"type": "length", "length": most}
         of = [Distribution.of(at, token) for at, token in enumerate(sampled, len(prompt))]
         top = request.get("top_logprobs_num") or 0 if request.get("return_logprob") else 0
-        call = Call(prompt, sampled, of, top)
+        call = Call(prompt, pictures, sampled, of, top)
         self.calls.append(call)
         return call, finish
+
+    def expand(self, ids: list[int], items: list[str]) -> tuple[list[int], list[Picture]]:
+        """The prompt with the tokens of its pictures in place of the placeholders."""
+        placeholder = self.tokenizer.placeholder
+        count = sum(token == placeholder for token in ids)
+        if count != len(items):
+            raise RefusedError(f"{count} placeholders and {len(items)} pictures")
+        prompt: list[int] = []
+        pictures: list[Picture] = []
+        for token in ids:
+            start = len(prompt)
+            if token == placeholder:
+                content = decoded(items[len(pictures)])
+                prompt += [token] * vision.tokens(content)
+                pictures.append(Picture(hashlib.sha256(content).hexdigest(), start, len(prompt)))
+            else:
+                prompt.append(token)
+        return prompt, pictures
 
     def row(self, token: int, of: Distribution, top: int) -> list[tuple[float, int, None]]:
         """The `top` largest logprobs. The tokens beside the sampled one are those with the next ids."""
@@ -164,6 +215,8 @@ class Engine:
         ids = call.sampled[new]
         meta |= {"id": request.get("rid") or "none", "prompt_tokens": len(call.prompt)}
         meta |= {"weight_version": "scripted", "cached_tokens": 0}
+        if call.pictures:
+            meta["image_tokens"] = sum(picture.end - picture.start for picture in call.pictures)
         if request.get("return_logprob"):
             pairs = list(zip(ids, call.distributions[new], strict=True))
             meta["output_token_logprobs"] = [(of.logprob(of.rank), i, None) for i, of in pairs]
@@ -171,7 +224,8 @@ class Engine:
             if call.top:
                 rows = [self.row(i, of, call.top) for i, of in pairs]
                 meta["output_top_logprobs"], meta["input_top_logprobs"] = rows, []
-        return {"text": text, "output_ids": ids, "meta_info": meta}
+        event = {"text": text, "output_ids": ids, "meta_info": meta}
+        return event | ({"prompt_token_ids": call.prompt} if request.get("return_prompt_token_ids") else {})
 
     def whole(self, request: dict[str, Any]) -> dict[str, Any]:
         call, finish = self.sample(request)
@@ -186,6 +240,9 @@ class Engine:
     def stream(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """An incremental stream with three tokens per event; texts end at complete characters."""
         call, finish = self.sample(request)
+        return self.events(request, call, finish)
+
+    def events(self, request: dict[str, Any], call: Call, finish: dict[str, Any]) -> Iterator[dict[str, Any]]:
         ids = call.sampled
         whole, sent = self.text(ids, finish), 0
         for start in range(0, len(ids), 3):
@@ -196,6 +253,17 @@ class Engine:
             reason = finish if last else None
             yield self.event(request, call, new, text[sent:], completion_tokens=count, finish_reason=reason)
             sent = len(text)
+
+
+def decoded(item: Any) -> bytes:
+    """The bytes of a data URI."""
+    kind, comma, content = item.partition(",") if isinstance(item, str) else ("", "", "")
+    if not (comma and kind.startswith("data:image/") and kind.endswith(";base64")):
+        raise RefusedError(f"no data URI of a picture: {str(item)[:80]}")
+    try:
+        return base64.b64decode(content, validate=True)
+    except binascii.Error as error:
+        raise RefusedError(f"no base64: {error}") from error
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -260,9 +328,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(400, {"error": {"message": f"logit_bias must has keys in [0, {size - 1}]"}})
         if request.get("return_sampling_mask") or (request.get("stream") and params.get("n", 1) > 1):
             return self.answer(400, {"error": {"message": "not supported by the scripted engine"}})
-        if request.get("stream"):
-            return self.stream(self.engine.stream(request))
-        replies = [self.engine.whole(request) for _ in range(params.get("n", 1))]
+        try:
+            if request.get("stream"):
+                return self.stream(self.engine.stream(request))
+            replies = [self.engine.whole(request) for _ in range(params.get("n", 1))]
+        except RefusedError as error:
+            return self.answer(400, {"error": {"message": str(error)}})
         return self.answer(200, replies[0] if len(replies) == 1 else replies)
 
     def stream(self, events: Iterator[dict[str, Any]]) -> None:

@@ -80,6 +80,16 @@ CLAUDE_CODE_SEARCHES = {
         "It is there.",
     ],
 }
+# pictures of a tool, alone and two at once, and of a message
+CLAUDE_CODE_LOOKS = {
+    "Look at the page.": [
+        thought("A picture shows it.", tool_call("Read", file_path="$WORK/screen-1.png")),
+        tool_call("Bash", command="echo clicked"),
+        "\n".join(tool_call("Read", file_path=f"$WORK/screen-{at}.png") for at in (2, 3)),
+        "The page has a form.",
+    ],
+    "Is it sent?": [thought("It may be.", tool_call("Bash", command="echo sent")), "It is sent."],
+}
 
 CODEX = errand(
     write=tool_call("exec_command", cmd="echo 'Tromsø: 🌧' >note.txt"),
@@ -109,6 +119,15 @@ CODEX_COMPACTS = {
     ],
     "CONTEXT CHECKPOINT COMPACTION": [SUMMARY],
     "Another language model started": ["It is counted."],
+}
+# a picture of the first message, of a tool, and of a later message
+CODEX_LOOKS = {
+    "Look at the page.": [
+        thought("There is a form.", tool_call("exec_command", cmd="echo clicked")),
+        tool_call("view_image", path="$WORK/screen-2.png"),
+        "The page has a form.",
+    ],
+    "Is it sent?": [tool_call("exec_command", cmd="echo sent"), thought("It says so.", "It is sent.")],
 }
 
 CONTINUE = errand(
@@ -238,6 +257,12 @@ def claude_code(name: str, tasks: Tasks, *lines: str, env: dict[str, str] | None
     return program(f"claude-code{name}", "claude", "messages", tasks, "claude_code", env=env, **more)
 
 
+def codex(name: str, tasks: Tasks, *lines: str, env: dict[str, str] | None = None, **more: Any) -> Client:
+    """Codex with tasks, each as a line TASK:ANSWER or TASK:ANSWER:PICTURE."""
+    env = {"CLIENT_TASKS": "\n".join(lines)} | (env or {})
+    return program(f"codex{name}", "npm", "responses", tasks, "codex", env=env, **more)
+
+
 WRITES, READS = "Write a note.:The note is in place.", "Read it again.:It still rains."
 WRITTEN = {"CLIENT_WRITES": "true"}
 
@@ -288,6 +313,15 @@ AGENTS: list[Client] = [
         "Find a tool.:It is there.",
         least_turns=3,
     ),
+    claude_code(
+        "-looks",
+        CLAUDE_CODE_LOOKS,
+        "Look at the page.:The page has a form.",
+        "Is it sent? @screen-4.png:It is sent.",
+        screenshots=4,
+        least_turns=6,
+        limit_seconds=240,
+    ),
     # the proxy turns Messages into Responses
     program(
         "claude-code-litellm-proxy",
@@ -299,25 +333,23 @@ AGENTS: list[Client] = [
         least_turns=7,
         limit_seconds=240,
     ),
-    program("codex", "npm", "responses", CODEX, "codex", least_turns=7),
-    program(
-        "codex-delegates",
-        "npm",
-        "responses",
-        CODEX_DELEGATES,
-        "codex",
-        env={"CLIENT_TASK": "Ask an agent.", "CLIENT_ANSWER": "Two words."},
+    codex("", CODEX, WRITES, READS, env=WRITTEN, least_turns=7),
+    codex("-delegates", CODEX_DELEGATES, "Ask an agent.:Two words.", least_turns=4),
+    # the call for the summary has no tools
+    codex(
+        "-compacts",
+        CODEX_COMPACTS,
+        "Count far.:It is counted.",
+        env={"CLIENT_COMPACTS_AT": "24000"},
         least_turns=4,
     ),
-    # the call for the summary has no tools
-    program(
-        "codex-compacts",
-        "npm",
-        "responses",
-        CODEX_COMPACTS,
-        "codex",
-        env={"CLIENT_TASK": "Count far.", "CLIENT_ANSWER": "It is counted.", "CLIENT_COMPACTS_AT": "24000"},
-        least_turns=4,
+    codex(
+        "-looks",
+        CODEX_LOOKS,
+        "Look at the page.:The page has a form.:screen-1.png",
+        "Is it sent?:It is sent.:screen-3.png",
+        screenshots=3,
+        least_turns=5,
     ),
     opencode("", "chat"),
     # opencode also generates a title for the conversation, in the same session

@@ -70,7 +70,11 @@ install_npm() {
 
 # The requirements of the clients contradict each other, so there are several environments.
 for environment in $("$python" "$here/check.py" --environments "$@"); do
-  if [[ $environment == npm ]]; then install_npm; else install_python "$environment"; fi
+  case $environment in
+    npm) install_npm ;;
+    templates) "$python" "$root/tests/templates/fetch.py" --into "$tools/templates" qwen3-vl >&2 ;;
+    *) install_python "$environment" ;;
+  esac
 done
 
 exec timeout 2400 "$python" "$here/check.py" --tokentap "$tokentap" --tools "$tools" "$@"

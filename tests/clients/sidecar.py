@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 60.0
-# log messages, in either order; until the second one the engine also receives requests of tokentap's probe
+# log messages, in any order; until the last one the engine also receives requests of tokentap's probes
 READY = {"chat completions are served from tokens", "the upstream has been probed"}
+READY_FOR_PICTURES = {"prompts with pictures are built from tokens"}
+# the log message in place of the last one
+NOT_READY = "prompts with pictures go to the engine's own endpoint"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,14 @@ class Sidecar:
         rows: list[dict[str, Any]] = self.get(f"/v1/sessions/{session}/trajectories?classes=all")["trajectories"]
         return rows
 
+    def exported(self, session: str) -> list[dict[str, Any]]:
+        """The rows of an export of all classes, with the bytes of their pictures."""
+        wanted = {"sessions": [session], "format": "jsonl", "images": "embed", "classes": ["all"]}
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.control}/v1/samples", json.dumps(wanted).encode(), headers)
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as reply:
+            return [json.loads(line) for line in reply]
+
     def statuses(self) -> dict[str, dict[str, int]]:
         """The numbers of replies of both ports so far, by path and status."""
         with urllib.request.urlopen(f"{self.control}/metrics", timeout=PATIENCE_SECONDS) as reply:
@@ -50,20 +61,21 @@ class Sidecar:
 
 
 @contextlib.contextmanager
-def sidecar(binary: str, engine: str, tokenizer: Path) -> Iterator[Sidecar]:
-    """Yields the ports once the log has the messages READY."""
+def sidecar(binary: str, engine: str, tokenizer: Path, ready: set[str]) -> Iterator[Sidecar]:
+    """Yields the ports once the log has the messages `ready`."""
     command = [binary, "serve", "--upstream", engine, "--tokenizer", str(tokenizer), "--separate-reasoning", "always"]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--log-format", "json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout
     try:
-        ports, missing = None, set(READY)
+        ports, missing = None, set(ready)
         while missing:
             line = process.stdout.readline()
             assert line, "tokentap ended before it was ready"
             entry = json.loads(line)
             if "data" in entry and "control" in entry:
                 ports = Sidecar(entry["data"], entry["control"])
+            assert entry["message"] != NOT_READY or ready == READY, entry
             missing.discard(entry["message"])
         assert ports, "the log has no line with the ports"
         # a full pipe would block tokentap

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Codex without a terminal: a task, and a second process that resumes the conversation, or (CLIENT_TASK) another task.
+# Codex without a terminal: the tasks of CLIENT_TASKS, a line TASK:ANSWER for each, or TASK:ANSWER:PICTURE with a file that is attached,
+# each but the first in a new process that resumes the conversation.
 set -euo pipefail
 export CODEX_HOME=$HOME/.codex
 mkdir -p work "$CODEX_HOME"
@@ -22,14 +23,11 @@ wire_api = "responses"
 requires_openai_auth = false
 TOML
 cd work
-codex() { "$CLIENT_TOOLS/npm/node_modules/.bin/codex" exec "$@" --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox; }
-if [[ ${CLIENT_TASK:-} ]]; then
-  codex "$CLIENT_TASK" </dev/null | tee "$HOME/answers"
-  grep -qF "$CLIENT_ANSWER" "$HOME/answers"
-  exit
-fi
-codex "Write a note." </dev/null | tee "$HOME/answers"
-grep -q 'The note is in place.' "$HOME/answers"
-[[ $(cat note.txt) == "Bergen: 🌧" ]]
-codex resume --last "Read it again." </dev/null | tee "$HOME/answers"
-grep -q 'It still rains.' "$HOME/answers"
+resume=()
+while IFS=':' read -r task answer picture; do
+  "$CLIENT_TOOLS/npm/node_modules/.bin/codex" exec "${resume[@]}" ${picture:+"--image=$picture"} --json --skip-git-repo-check \
+    --dangerously-bypass-approvals-and-sandbox "$task" </dev/null | tee "$HOME/answers"
+  grep -qF "$answer" "$HOME/answers"
+  resume=(resume --last)
+done <<<"$CLIENT_TASKS"
+if [[ ${CLIENT_WRITES:-} ]]; then [[ $(cat note.txt) == "Bergen: 🌧" ]]; fi
