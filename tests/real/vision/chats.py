@@ -16,11 +16,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pictures import SIZES, media_type, screenshot
-from recorded import Truth, answer, check, data_uri, differ, digest, failed
+from recorded import PATIENCE, Truth, answer, check, data_uri, differ, digest, exported, failed
 from weights import Weights
 from wire import call, generate
 
-PATIENCE = 600  # seconds
 SYSTEM, ASKED, SAID, CALL = "Be brief.", "Look at the page.", "Looking.", {"page": "1"}
 
 
@@ -180,8 +179,8 @@ def conversation(args, weights, api, stream):
         replies.append(api.streamed(events(reply)) if stream else api.whole(reply.json()))
         history += replies[-1].history
     faults = answer(call(args.control, "GET", f"/v1/sessions/{session}"))["faults"]
-    rows = answer(call(args.control, "GET", f"/v1/sessions/{session}/trajectories"))["trajectories"]
-    check(f"{name}: all turns are trained, in one path", differ("faults", faults, {})
+    rows, refused = exported(args.control, session)
+    check(f"{name}: all turns are trained, in one path", differ("faults", faults, {}) + differ("refused rows", refused, {})
           + differ("turns of the rows", [[turn["trained"] for turn in row["turns"]] for row in rows], [[True] * len(SIZES)]),
           f"causes {sorted({turn['cause'] for row in rows for turn in row['turns']})}")
     if faults or len(rows) != 1:
@@ -209,7 +208,8 @@ def compare(args, weights, name, row, pictures, replies, logged):
         sent += ids[at:start] + [weights.pad] * (start < end)
         at = end
     check(f"{name}: tokens of {len(pictures)} pictures", differ("spans", (ids, spans), weights.expand(sent, pictures))
-          + differ("hashes", [image["sha256"] for image in row["images"]], list(map(digest, pictures))))
+          + differ("hashes", [image["sha256"] for image in row["images"]], list(map(digest, pictures)))
+          + differ("bytes", list(map(base64.b64decode, row["image_data"])), pictures))
     differences, greedy = [], 0
     for turn, (start, end) in enumerate(responses):
         if row["turns"][turn]["sampling"]["temperature"] == 0.0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check.py --direct URL --via URL --control URL --model FOLDER [--streams]
+"""check.py --direct URL --via URL --control URL --model FOLDER [--streams] [--no-guard]
 
 Conversations with a new screenshot in each turn, through tokentap to a real SGLang. What tokentap records is compared with the echoes of
 the engine, which are asked for directly, with transformers' processor, and with the weights. Prints a line per check; exit status 1 if
@@ -19,11 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import streams
 from pictures import FORMATS, SIZES, media_type, screenshot
-from recorded import SLACK, Truth, answer, check, data_uri, differ, digest, failed, single
+from recorded import PATIENCE, SLACK, Truth, answer, check, data_uri, differ, digest, exported, failed, single
 from weights import Weights
 from wire import call, generate
 
-PATIENCE = 600  # seconds: the first picture of a new server takes up to a minute
 TEMPERATURES = [0.0, 1.0, 0.7, 1.5]
 ADDRESS = re.compile(rb"at 0x[0-9a-f]+")
 
@@ -42,10 +41,6 @@ class Turn:
 
     def line(self):
         return [*(self.parent.line() if self.parent else []), self]
-
-    def conversation(self):
-        """What the next call sends before its new message."""
-        return self.sent + self.output
 
 
 class Session:
@@ -82,11 +77,16 @@ class Session:
         items = answer(reply)
         return items if isinstance(items, list) else [items]
 
-    def go(self, after, text, picture, stream=False, n=1, **sampling):
-        """Sends a message with this picture after a turn; returns the new turns."""
-        sent = (after.conversation() if after else []) + self.message(text, after)
-        pictures = [*(after.pictures if after else []), picture]
-        return self.add(after, sent, pictures, self.ask(self.body(sent, pictures, n, **sampling) | {"stream": stream}))
+    def go(self, after, text, picture, stream=False, n=1, expanded=False, **sampling):
+        """Sends a message with this picture after a turn, whose prompt may be sent as the engine expanded it; returns the new turns."""
+        message = self.message(text, after)
+        sent, pictures = message, [picture]
+        if after:
+            sent, pictures = after.sent + after.output + message, [*after.pictures, picture]
+        body = self.body(sent, pictures, n, **sampling) | {"stream": stream}
+        if expanded and after:
+            body["input_ids"] = self.weights.expand(after.sent, after.pictures)[0] + after.output + message
+        return self.add(after, sent, pictures, self.ask(body))
 
     def add(self, after, sent, pictures, items):
         made = [Turn(at, after, sent, pictures, item["output_ids"], item["meta_info"]) for at, item in enumerate(items)]
@@ -101,19 +101,16 @@ class Session:
     def control(self, path=""):
         return call(self.args.control, "GET", f"/v1/sessions/{self.name}{path}", timeout=PATIENCE)
 
-    # Exports refuse rows with pictures. Once they do not, the rows of `POST /v1/samples` in the format jsonl are the same.
-    def rows(self):
-        return answer(self.control("/trajectories"))["trajectories"]
+    def exported(self):
+        return exported(self.args.control, self.name)
 
     def faults(self):
         return answer(self.control())["faults"]
 
-    def refused(self):
-        return [row["reason"] for row in answer(self.control("/trajectories"))["refused"]]
-
 
 def expected(session):
-    """The rows that the client's view gives: a leaf, ids, mask, logprobs, entropies, and pictures with the turn that brought them."""
+    """The rows that the client's view gives: a leaf, ids, mask, logprobs, entropies, and pictures with the turn that brought them and their
+    bytes."""
     rows, taken = [], set()
     followed = {turn.parent.number for turn in session.turns if turn.parent}
     for leaf in sorted((turn for turn in session.turns if turn.number not in followed), key=lambda turn: turn.number):
@@ -131,14 +128,15 @@ def expected(session):
             logprobs += nothing + [row[0] for row in meta["output_token_logprobs"]]
             entropies += nothing + meta["output_token_entropy"]
             taken.add(turn.number)
-        rows.append({"leaf": leaf.number, "token_ids": ids, "loss_mask": mask, "images": images,
+        embedded = [base64.b64encode(picture).decode() for picture in leaf.pictures]
+        rows.append({"leaf": leaf.number, "token_ids": ids, "loss_mask": mask, "images": images, "image_data": embedded,
                      "logprobs": single(logprobs), "entropy": single(entropies)})
     return rows
 
 
 def recorded(session, name, causes):
     """Compares the rows of a session with the client's view, the engine's echoes and the weights."""
-    rows = session.rows()
+    rows, refused = session.exported()
     by_rid = {(turn["rid"], turn["index"]): turn for row in rows for turn in row["turns"]}
     for turn in session.turns:
         # the samples of one request may end in another order than that of the reply
@@ -154,7 +152,8 @@ def recorded(session, name, causes):
         for key in ("output_token_entropy_lower", "output_token_entropy_upper"):
             differences += differ(f"{key} of turn {turn.number}", single(found["extras"][key]), single(turn.meta[key]))
     unknown = {turn["cause"] for turn in turns.values()} - causes
-    check(f"{name}: {len(want)} rows, {len(turns)} turns", differences + differ("faults", session.faults(), {}) + sorted(unknown))
+    check(f"{name}: {len(want)} rows, {len(turns)} turns", differences + differ("faults", session.faults(), {})
+          + differ("refused rows", refused, {}) + sorted(unknown))
 
     differences, greedy = [], 0
     for turn in session.turns:
@@ -194,6 +193,14 @@ def conversation(args, weights, stream, n):
           f"{len(longest['token_ids'])} tokens, pictures of {[image['end'] - image['start'] for image in longest['images']]} tokens; "
           f"cached {[turn['cached_tokens'] for turn in longest['turns']]}")
     return session
+
+
+def expanded(args, weights):
+    """A client that sends the prompts of its earlier turns as the engine expanded them."""
+    session, after = Session(args, weights, "expanded"), None
+    for at, size in enumerate(SIZES[:4]):
+        [after] = session.go(after, f"And step {at}?", screenshot(size, 80 + at), stream=at % 2 == 1, expanded=True)
+    recorded(session, "expanded histories", {"first", "extends", "extends_length"})
 
 
 def replaced(session):
@@ -238,51 +245,90 @@ def faulty(args, weights, name, fault, change, reply):
     picture = screenshot(SIZES[1], 70)
     for stream in (False, True):
         session = Session(args, weights, "faulty")
-        body = change(session, session.body(session.message("See."), [picture]))
+        body = change(weights, session.body(session.message("See."), [picture]))
         direct = answer(generate(args.direct, body | {"return_prompt_token_ids": True}, PATIENCE))
         [item] = session.ask(body | {"stream": stream})
-        check(f"{name}, {'streamed' if stream else 'whole'}: {fault}", reply(body, direct.get("prompt_token_ids"))
-              + differ("faults", session.faults(), {fault: 1}) + differ("refused rows", session.refused(), [fault])
-              + differ("trained tokens", sum(sum(row["loss_mask"]) for row in session.rows()), 0)
+        check(f"{name}, {'streamed' if stream else 'whole'}: {fault}", reply(weights, body, direct["prompt_token_ids"])
+              + differ("faults", session.faults(), {fault: 1}) + differ("exported and refused rows", session.exported(), ([], {fault: 1}))
               + differ("tokens", len(item["output_ids"]), item["meta_info"]["completion_tokens"]))
 
 
+def without_placeholder(weights, body):
+    return body | {"input_ids": [token for token in body["input_ids"] if token not in (weights.start, weights.pad, weights.end)]}
+
+
+def without_frame(weights, body):
+    return body | {"input_ids": [token for token in body["input_ids"] if token not in (weights.start, weights.end)]}
+
+
+def with_another(_, body):
+    return body | {"image_data": [*body["image_data"], data_uri(screenshot(SIZES[6], 71))]}
+
+
+def with_text(weights, body):
+    return body | {"text": weights.processor.tokenizer.decode(body["input_ids"])}
+
+
+def tokenised_anew(weights, body, echo):
+    """The echo has the tokenizer's ids of the text, which are others than those that were sent."""
+    sent, canonical, echoed = (
+        [token for token in ids if token != weights.pad]
+        for ids in (body["input_ids"], weights.encode(weights.processor.tokenizer.decode(body["input_ids"])), echo))
+    return differ("the engine's echo", echoed, canonical) + (["the ids are those of the tokenizer"] if canonical == sent else [])
+
+
 def unverified(args, weights):
-    """The processor tokenises the prompt anew, or leaves a picture out, which only its echo shows."""
+    """Without tokentap's guard: the processor tokenises the prompt anew, or leaves a picture out, which only its echo shows."""
 
-    def anew(body, echo):
-        """The echo has the tokenizer's ids of the text, which are others than those that were sent."""
-        sent, canonical, echoed = (
-            [token for token in ids if token != weights.pad]
-            for ids in (body["input_ids"], weights.encode(weights.processor.tokenizer.decode(body["input_ids"])), echo))
-        return differ("the engine's echo", echoed, canonical) + (["the ids are those of the tokenizer"] if canonical == sent else [])
-
-    def none_placed(session, body):
-        return body | {"input_ids": [token for token in body["input_ids"] if token not in (weights.start, weights.pad, weights.end)]}
-
-    def bare(session, body):
-        return body | {"input_ids": [token for token in body["input_ids"] if token not in (weights.start, weights.end)]}
-
-    def two(session, body):
-        return body | {"image_data": [*body["image_data"], data_uri(screenshot(SIZES[6], 71))]}
-
-    def text(session, body):
-        return body | {"text": weights.processor.tokenizer.decode(body["input_ids"])}
-
-    def one_picture(body, echo):
+    def one_picture(weights, body, echo):
         return differ("the engine's echo", echo, weights.expand(body["input_ids"], [screenshot(SIZES[1], 70)])[0])
 
-    faulty(args, weights, "a picture without a placeholder", "images_unverified", none_placed, anew)
-    faulty(args, weights, "two pictures and a placeholder", "images_unverified", two, one_picture)
-    faulty(args, weights, "ids and a text", "images_unverified", text, anew)
-    # Qwen3-VL's processor expands it where it is
+    faulty(args, weights, "a picture without a placeholder", "images_unverified", without_placeholder, tokenised_anew)
+    faulty(args, weights, "two pictures and a placeholder", "images_unverified", with_another, one_picture)
+
+
+def unframed(args, weights):
+    """A placeholder between other tokens than those that the template writes around it."""
+    name = "a placeholder without a frame"
     if "Qwen2_5" in type(weights.model).__name__:
-        faulty(args, weights, "a placeholder without a frame", "images_unverified", bare, anew)
-    else:
-        session = Session(args, weights, "bare")
-        sent, picture = bare(session, {"input_ids": session.message("See.")})["input_ids"], screenshot(SIZES[1], 70)
-        session.add(None, sent, [picture], session.ask(session.body(sent, [picture])))
-        recorded(session, "a placeholder without a frame", {"first"})
+        faulty(args, weights, name, "images_unverified", without_frame, tokenised_anew)
+        return
+    # Qwen3-VL's processor expands it where it is
+    session, picture = Session(args, weights, "bare"), screenshot(SIZES[1], 70)
+    body = without_frame(weights, session.body(session.message("See."), [picture]))
+    session.add(None, body["input_ids"], [picture], session.ask(body))
+    recorded(session, name, {"first"})
+
+
+def with_sampled(weights, body):
+    """A placeholder that stands for no picture, as the model may sample it."""
+    return body | {"input_ids": [*body["input_ids"], weights.pad, *weights.encode("<|im_end|>\n<|im_start|>assistant\n")]}
+
+
+def spelled(weights, body):
+    """A text of several tokens that spells the placeholder. Qwen2.5-VL's processor never answers such ids."""
+    text = [token for part in ("<|", "image_pad", "|>") for token in weights.encode(part)]
+    assert weights.processor.tokenizer.decode(text) == "<|image_pad|>" and weights.pad not in text
+    return body | {"input_ids": [*text, *body["input_ids"]]}
+
+
+def refusals(args):
+    """The numbers of requests that the guard has refused, by rule."""
+    metrics = call(args.control, "GET", "/metrics").body.decode()
+    return {rule: int(count) for rule, count in re.findall(r'^tokentap_guard_refusals_total\{rule="(\w+)"\} (\d+)$', metrics, re.MULTILINE)}
+
+
+def guarded(args, weights):
+    """tokentap refuses prompts of which some processors fail, and does not send them."""
+    for name, change, rule in [
+            ("a picture without a placeholder", without_placeholder, "image_count"),
+            ("two pictures and a placeholder", with_another, "image_count"),
+            ("a sampled placeholder", with_sampled, "image_placeholder"),
+            ("a text that spells the placeholder", spelled, "image_text")]:
+        session, before = Session(args, weights, "refused"), refusals(args)
+        reply = session.send(change(weights, session.body(session.message("See."), [screenshot(SIZES[1], 70)])))
+        check(f"{name} is refused", differ("status", reply.status, 400) + differ("status of the session", session.control().status, 404)
+              + differ("refusals", refusals(args), before | {rule: before.get(rule, 0) + 1}), reply.body[-120:].decode())
 
 
 def remote(args, weights):
@@ -303,7 +349,7 @@ def remote(args, weights):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/screen.png"
     faulty(args, weights, "a remote picture", "image_remote", lambda _, body: body | {"image_data": [url]},
-           lambda body, echo: differ("the engine's echo", echo, weights.expand(body["input_ids"], [picture])[0]))
+           lambda _, body, echo: differ("the engine's echo", echo, weights.expand(body["input_ids"], [picture])[0]))
     server.shutdown()
 
 
@@ -339,17 +385,24 @@ def main():
     for name in ("direct", "via", "control", "model"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--streams", action="store_true", help="the server's streams are incremental: only what depends on it")
+    parser.add_argument("--no-guard", action="store_true", help="tokentap runs with --no-guard: only what it refuses otherwise")
     args = parser.parse_args()
     weights = Weights(args.model)
     warm_up(args, weights)
-    sessions = [conversation(args, weights, stream, n) for stream in ((True,) if args.streams else (False, True)) for n in (1, 2)]
-    batch(args, weights)
-    unverified(args, weights)
-    remote(args, weights)
-    undecodable(args, weights)
-    if not args.streams:
-        replaced(sessions[0])
-        formats(args, weights)
+    if args.no_guard:
+        unverified(args, weights)
+    else:
+        sessions = [conversation(args, weights, stream, n) for stream in ((True,) if args.streams else (False, True)) for n in (1, 2)]
+        batch(args, weights)
+        faulty(args, weights, "ids and a text", "images_unverified", with_text, tokenised_anew)
+        remote(args, weights)
+        undecodable(args, weights)
+        if not args.streams:
+            replaced(sessions[0])
+            expanded(args, weights)
+            unframed(args, weights)
+            guarded(args, weights)
+            formats(args, weights)
     print(f"{len(failed)} failed" if failed else "all checks passed")
     sys.exit(bool(failed))
 

@@ -1,11 +1,14 @@
-"""What the scripts of this folder share: a line for each check, and the comparison of recorded numbers with the weights."""
+"""What the scripts of this folder share: a line for each check, exported rows, and the comparison of their numbers with the weights."""
 import base64
 import hashlib
+import json
 import struct
 
 from pictures import media_type
 from weights import entropy
+from wire import call
 
+PATIENCE = 600  # seconds: the first picture of a new server takes up to a minute
 SLACK = 2e-4  # float32 of the engine against float64, and the float32 logprobs on the wire
 failed = []
 
@@ -44,6 +47,19 @@ def answer(reply, status=200):
     return reply.json()
 
 
+def exported(control, session):
+    """The rows of a session as `POST /v1/samples` exports them, with their pictures, and the numbers of refused rows by reason."""
+    request = {"sessions": [session], "format": "jsonl", "images": "embed"}
+    reply = call(control, "POST", "/v1/samples", request, PATIENCE)
+    if reply.status != 200:
+        raise SystemExit(f"status {reply.status}: {reply.body[:500]}")
+    rows = [json.loads(line) for line in reply.body.splitlines()]
+    for turn in (turn for row in rows for turn in row["turns"]):
+        for member in ("sampling", "extras"):
+            turn[member] = json.loads(turn[member] or "{}")
+    return rows, json.loads(reply.headers.get("tokentap-refused", "{}"))
+
+
 class Truth:
     """Compares recorded numbers with the weights."""
 
@@ -59,13 +75,14 @@ class Truth:
         logits = self.weights.logits(row["token_ids"], pictures, [at for each in positions for at in each])
         for segment, where in zip(trained, positions, strict=True):
             turn, logits_of_turn, logits = turns[segment["turn"]], logits[:len(where)], logits[len(where):]
-            temperature, extras = turn["measured"]["temperature"], turn["extras"]
+            temperature, extras = turn["temperature"], turn["extras"]
             true, logp = entropy(logits_of_turn, temperature).tolist(), (logits_of_turn / temperature).log_softmax(-1)
-            bounds = [extras.get(f"output_token_entropy_{side}") for side in ("lower", "upper")]
+            # the text of a float32 is the shortest one, as a double another number
+            bounds = [single(extras.get(f"output_token_entropy_{side}", [])) for side in ("lower", "upper")]
             # chats have no intervals
             intervals = zip(*bounds, strict=True) if all(bounds) else [None] * len(where)
             for at, h, logp_of_token, interval in zip(where, true, logp, intervals, strict=True):
-                value = row["entropy"][at]
+                [value] = single([row["entropy"][at]])
                 self.tokens += 1
                 self.entropy = max(self.entropy, abs(value - h))
                 self.logprob = max(self.logprob, abs(row["logprobs"][at] - logp_of_token[row["token_ids"][at]].item()))
