@@ -56,7 +56,7 @@ def main() -> None:
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     actor = test_common.ToyTransformer(test_common.ModelConfig(vocab_size=1024), rngs=nnx.Rngs(0))
-    with Client(options.url, options.control_url) as client, tempfile.TemporaryDirectory() as folder:
+    with Client(options.url, options.control_url, retries=60) as client, tempfile.TemporaryDirectory() as folder:
         cluster = RLCluster(
             actor=actor,
             tokenizer=AutoTokenizer.from_pretrained(options.tokenizer),

@@ -11,6 +11,8 @@ from conftest import Either
 from scripted import GOOD, Handler, Scripted, Step, events, generated, leave, reply, tear
 
 from tokentap import (
+    AsyncClient,
+    Client,
     ConnectionFailed,
     ContextLengthExceeded,
     HttpError,
@@ -19,6 +21,7 @@ from tokentap import (
     TokentapError,
     Undecodable,
 )
+from tokentap.retry import MANY
 
 HALF = json.dumps(generated([1, 2])).encode()[:40]
 
@@ -38,11 +41,13 @@ ROWS: dict[str, tuple[Step, type[TokentapError], bool]] = {
     "400 too long": (reply(400, "the prompt is Too Long"), ContextLengthExceeded, False),
     "400 maximum length": (reply(400, "over the maximum length"), ContextLengthExceeded, False),
     "400 context length": (reply(400, "the model's context length (4096)"), ContextLengthExceeded, False),
-    "400 otherwise": (reply(400, "weights are being loaded"), HttpError, True),
-    "413 too long": (reply(413, "too long"), HttpError, True),
-    **{str(status): (reply(status, "no"), HttpError, False) for status in (401, 403, 404)},
+    "400 while weights change": (reply(400, "Weights are being loaded"), HttpError, True),
+    "400 of tokentap": (reply(400, '{"error":{"code":"c","message":"weights are being loaded"}}'), HttpError, False),
+    "400 otherwise": (reply(400, '{"error":{"message":"unexpected keyword argument"}}'), HttpError, False),
+    "413 too long": (reply(413, "too long"), HttpError, False),
+    **{str(status): (reply(status, "no"), HttpError, False) for status in (401, 402, 403, 404, 409, 422)},
     **{str(status): (reply(status, "wait"), Throttled, True) for status in (429, 503)},
-    **{str(status): (reply(status, "?"), HttpError, True) for status in (402, 408, 409, 422, 500, 502, 504)},
+    **{str(status): (reply(status, "?"), HttpError, True) for status in (408, 500, 502, 504)},
     "left": (leave, Interrupted, True),
     "torn body": (tear(HALF, 1000), Interrupted, True),
     "torn chunks": (tear(HALF, None), Interrupted, True),
@@ -92,23 +97,47 @@ def test_two_calls_have_different_rids(do: Either, scripted: Scripted) -> None:
     assert scripted.asked[0].json()["rid"] != scripted.asked[1].json()["rid"]
 
 
-def test_the_default_retries_last_a_minute(do: Either, scripted: Scripted, pauses: list[float]) -> None:
-    scripted.script(reply(503, "wait"))
-    from tokentap import AsyncClient, Client
-
+def test_a_mistake_is_reported_soon_and_trainers_outlast_a_restart(
+    do: Either, scripted: Scripted, pauses: list[float]
+) -> None:
     kind = Client if do.kind == "blocking" else AsyncClient
     assert kind.__init__.__kwdefaults__ == {
         "token": None,
         "control_token": None,
         "timeout": 900.0,
         "connect_timeout": 5.0,
-        "retries": 60,
+        "retries": 3,
         "pause": 1.0,
     }
+    scripted.script(reply(503, "wait"))
     with pytest.raises(Throttled):
-        do(scripted, "generate", "a", _retries=60, _pause=1.0)
+        do(scripted, "generate", "a", _retries=MANY, _pause=1.0)
     assert len(scripted.asked) == 61
     assert sum(pauses) == 60
+
+
+@pytest.mark.parametrize(("value", "pause"), [("7", 7.0), ("1", 1.5), ("3600", 60.0), ("soon", 1.5), ("-3", 1.5)])
+def test_retry_after_is_obeyed(do: Either, scripted: Scripted, pauses: list[float], value: str, pause: float) -> None:
+    def busy(handler: Handler) -> None:
+        handler.send_response(503)
+        handler.send_header("retry-after", value)
+        handler.send_header("connection", "close")
+        handler.send_header("content-length", "0")
+        handler.end_headers()
+
+    scripted.script(busy, GOOD)
+    do(scripted, "generate", "a", _retries=3, _pause=1.5)
+    assert pauses == [pause]
+
+
+def test_each_retry_is_logged(
+    do: Either, scripted: Scripted, pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted.script(reply(503, "wait"), leave, GOOD)
+    do(scripted, "generate", "a", session="s", _retries=3, _pause=1.5)
+    first, second = [record.getMessage() for record in caplog.records if record.name == "tokentap.retry"]
+    assert first.startswith("/sessions/s/generate: retry 1 of 3 in 1.5 s: HTTP 503: wait")
+    assert second.startswith("/sessions/s/generate: retry 2 of 3 in 1.5 s: the connection failed")
 
 
 def test_a_reply_timeout_raises_connection_failed(do: Either, scripted: Scripted, pauses: list[float]) -> None:

@@ -15,7 +15,7 @@ from .call import Call
 from .errors import TokentapError
 from .generation import Generation
 from .images import Image
-from .retry import Retry, of_control
+from .retry import FEW, Retry, of_control
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
@@ -40,7 +40,7 @@ class AsyncClient:
         control_token: str | None = None,
         timeout: float | None = 900.0,
         connect_timeout: float | None = 5.0,
-        retries: int = 60,
+        retries: int = FEW,
         pause: float = 1.0,
     ) -> None:
         timeouts = Timeouts(timeout, connect_timeout)
@@ -78,20 +78,22 @@ class AsyncClient:
         **fields: object,
     ) -> Generation:
         """See `Client.generate`."""
-        if not routes.is_single(text, input_ids, sampling_params):
-            raise ValueError("the reply has several sequences: use generate_batch")
-        generations = await self.generate_batch(
-            text,
-            input_ids=input_ids,
-            sampling_params=sampling_params,
-            session=session,
-            return_entropy=return_entropy,
-            entropy_options=entropy_options,
-            rid=rid,
-            done=done,
-            **fields,
+        made = await self.send(
+            routes.generate(
+                text,
+                input_ids,
+                sampling_params=sampling_params,
+                session=session,
+                return_entropy=return_entropy,
+                entropy_options=entropy_options,
+                rid=rid,
+                done=done,
+                is_one=True,
+                stream=False,
+                fields=fields,
+            )
         )
-        return generations[0]
+        return made[0]
 
     async def generate_batch(
         self,
@@ -117,6 +119,7 @@ class AsyncClient:
                 entropy_options=entropy_options,
                 rid=rid,
                 done=done,
+                is_one=False,
                 stream=False,
                 fields=fields,
             )
@@ -145,6 +148,7 @@ class AsyncClient:
             entropy_options=entropy_options,
             rid=rid,
             done=done,
+            is_one=False,
             stream=True,
             fields=fields,
         )
@@ -337,10 +341,11 @@ class AsyncClient:
                     await server.exchange(call.method, call.target, call.head(token, attempt), call.body)
                 )
             except TokentapError as error:
-                if not self._retry.should_retry(attempt, error, call.again):
+                wait = self._retry.wait(attempt, error, call.target, call.again)
+                if wait is None:
                     raise
             attempt += 1
-            await asyncio.sleep(self._retry.pause)
+            await asyncio.sleep(wait)
 
     async def _deltas(self, call: Call[Any]) -> AsyncGenerator[Delta, None]:
         server, token = self._server(call)
@@ -358,7 +363,8 @@ class AsyncClient:
                     decoder.end(exchange.status)
                 return
             except TokentapError as error:
-                if begun or not self._retry.should_retry(attempt, error, call.again):
+                wait = None if begun else self._retry.wait(attempt, error, call.target, call.again)
+                if wait is None:
                     raise
             attempt += 1
-            await asyncio.sleep(self._retry.pause)
+            await asyncio.sleep(wait)

@@ -25,7 +25,7 @@ class Reply:
     def check(self) -> None:
         """Raises the error of a status of 400 or more."""
         if self.status >= 400:
-            raise of_status(self.status, self.body.decode("utf-8", "replace"))
+            raise of_status(self.status, self.body.decode("utf-8", "replace"), self.headers.get("retry-after"))
 
     def json(self) -> Any:
         """Parses the body as JSON, whatever its content type; raises `Undecodable` if it is not JSON."""

@@ -14,7 +14,7 @@ from .call import Call, Reply
 from .errors import TokentapError
 from .generation import Generation
 from .images import Image
-from .retry import Retry, of_control
+from .retry import FEW, Retry, of_control
 from .routes import Ids, Json, Texts
 from .samples import Samples
 from .stream import Decoder, Delta, Deltas
@@ -29,8 +29,8 @@ class Client:
 
     `base_url` is the data port, `control_url` the control port (None if it is not needed). `token` is the engine's
     API key, `control_token` that of the control port. An attempt may take `timeout` seconds, connecting
-    `connect_timeout`. A failed call is retried up to `retries` times, `pause` seconds apart. Each method raises
-    `TokentapError` if the last attempt fails.
+    `connect_timeout`. A failed call is retried up to `retries` times, `pause` seconds apart, if that may help. Each
+    method raises `TokentapError` if the last attempt fails.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Client:
         control_token: str | None = None,
         timeout: float | None = 900.0,
         connect_timeout: float | None = 5.0,
-        retries: int = 60,
+        retries: int = FEW,
         pause: float = 1.0,
     ) -> None:
         timeouts = Timeouts(timeout, connect_timeout)
@@ -81,23 +81,26 @@ class Client:
     ) -> Generation:
         """One sample of one prompt, `text` or `input_ids`.
 
-        It is recorded in `session`; with `done` it is the last call of the session. `fields` are other members of
-        SGLang's request, such as `return_logprob`. tokentap recognizes a retry of a call with a session. If it
-        knows that the reply was lost, the retry does not sample again.
+        It is recorded in `session`; with `done` it is the last call of the session. `fields` are sampling parameters,
+        such as `max_new_tokens`, and other members of SGLang's request, such as `return_logprob`. tokentap recognizes a
+        retry of a call with a session. If it knows that the reply was lost, the retry does not sample again.
         """
-        if not routes.is_single(text, input_ids, sampling_params):
-            raise ValueError("the reply has several sequences: use generate_batch")
-        return self.generate_batch(
-            text,
-            input_ids=input_ids,
-            sampling_params=sampling_params,
-            session=session,
-            return_entropy=return_entropy,
-            entropy_options=entropy_options,
-            rid=rid,
-            done=done,
-            **fields,
-        )[0]
+        made = self.send(
+            routes.generate(
+                text,
+                input_ids,
+                sampling_params=sampling_params,
+                session=session,
+                return_entropy=return_entropy,
+                entropy_options=entropy_options,
+                rid=rid,
+                done=done,
+                is_one=True,
+                stream=False,
+                fields=fields,
+            )
+        )
+        return made[0]
 
     def generate_batch(
         self,
@@ -123,6 +126,7 @@ class Client:
                 entropy_options=entropy_options,
                 rid=rid,
                 done=done,
+                is_one=False,
                 stream=False,
                 fields=fields,
             )
@@ -155,6 +159,7 @@ class Client:
             entropy_options=entropy_options,
             rid=rid,
             done=done,
+            is_one=False,
             stream=True,
             fields=fields,
         )
@@ -387,10 +392,11 @@ class Client:
             try:
                 return call.answer(server.exchange(call.method, call.target, call.head(token, attempt), call.body))
             except TokentapError as error:
-                if not retry.should_retry(attempt, error, call.again):
+                wait = retry.wait(attempt, error, call.target, call.again)
+                if wait is None:
                     raise
             attempt += 1
-            time.sleep(retry.pause)
+            time.sleep(wait)
 
     def _deltas(self, call: Call[Any]) -> Generator[Delta, None, None]:
         server, token = self._server(call)
@@ -408,7 +414,8 @@ class Client:
                     decoder.end(exchange.status)
                 return
             except TokentapError as error:
-                if begun or not self._retry.should_retry(attempt, error, call.again):
+                wait = None if begun else self._retry.wait(attempt, error, call.target, call.again)
+                if wait is None:
                     raise
             attempt += 1
-            time.sleep(self._retry.pause)
+            time.sleep(wait)

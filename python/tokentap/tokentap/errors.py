@@ -26,9 +26,13 @@ class TokentapError(Exception):
 
 
 class HttpError(TokentapError):
-    """A reply with a status of 400 or more."""
+    """A reply with a status of 400 or more.
+
+    `retry_after` is the number of seconds of its header `Retry-After`, None without one.
+    """
 
     hint = "The body says what is wrong with the request."
+    retry_after: float | None = None
 
     @property
     def code(self) -> str | None:
@@ -102,11 +106,15 @@ class StartFailed(TokentapError):
         self.log = log
 
 
-def of_status(status: int, body: str) -> HttpError:
-    """The error of a reply of 400 or more."""
-    message = f"HTTP {status}: {body}"
+def of_status(status: int, body: str, retry_after: str | None = None) -> HttpError:
+    """The error of a reply of 400 or more. `retry_after` is the value of that header."""
+    kind = HttpError
     if status == 400 and any(words in body.lower() for words in CONTEXT_LENGTH):
-        return ContextLengthExceeded(message, status=status, body=body)
-    if status in (429, 503):
-        return Throttled(message, status=status, body=body)
-    return HttpError(message, status=status, body=body)
+        kind = ContextLengthExceeded
+    elif status in (429, 503):
+        kind = Throttled
+    error = kind(f"HTTP {status}: {body}", status=status, body=body)
+    # the form with a date is not used by tokentap or SGLang
+    if retry_after is not None and retry_after.strip().isdigit():
+        error.retry_after = float(retry_after)
+    return error

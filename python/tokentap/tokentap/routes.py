@@ -13,6 +13,7 @@ from .call import Call, Reply, encoded, target
 from .errors import of_status
 from .generation import Generation
 from .images import Image
+from .members import split
 from .retry import Rule, of_change, of_generation
 from .samples import Samples
 
@@ -70,13 +71,18 @@ def generate(
     entropy_options: Mapping[str, object] | None,
     rid: str | Sequence[str] | None,
     done: bool,
+    is_one: bool,
     stream: bool,
     fields: Mapping[str, object],
 ) -> Call[list[Generation]]:
-    """`POST /generate`; its reply may be one generation or a list."""
+    """`POST /generate`; its reply may be one generation or a list, which `is_one` excludes."""
     if "stream" in fields:
         raise ValueError("use stream() for a stream; other methods cannot stream")
-    if rid is None and is_single(text, input_ids, sampling_params):
+    sampling_params, fields = split(sampling_params, fields)
+    single = is_single(text, input_ids, sampling_params)
+    if is_one and not single:
+        raise ValueError("the reply has several sequences: use generate_batch")
+    if rid is None and single:
         # equal in all attempts, so that the engine and tokentap recognize a retry
         rid = uuid4().hex
     body = encoded(

@@ -42,7 +42,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
     """Samples with the engine behind tokentap; each sample is a session.
 
     `ClusterConfig(rollout_engine=functools.partial(TokentapRollout, client=Client(...), saver=...))` puts it into an
-    `RLCluster`, which passes the first four arguments.
+    `RLCluster`, which passes the first four arguments. A client with `retries=60` outlasts a restart of the engine.
 
     - `saver` writes weights for `update_params`; without one that call raises `WeightsNotUpdated`.
     - `version` is the number of the weights that the engine has now; each `update_params` adds one.

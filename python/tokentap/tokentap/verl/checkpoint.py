@@ -14,6 +14,7 @@ from verl.checkpoint_engine import CheckpointEngineManager
 from verl.utils.ray_utils import auto_await
 
 from ..aio import AsyncClient
+from ..retry import MANY
 from .endpoints import CONTROL_TOKEN, CONTROL_URL, controls
 
 
@@ -57,5 +58,5 @@ class CheckpointManager(CheckpointEngineManager):  # type: ignore[misc]
 
 
 async def _set_policy(control: str, step: int) -> None:
-    async with AsyncClient(control_url=control, control_token=os.environ.get(CONTROL_TOKEN)) as client:
+    async with AsyncClient(control_url=control, control_token=os.environ.get(CONTROL_TOKEN), retries=MANY) as client:
         await client.set_policy(step)

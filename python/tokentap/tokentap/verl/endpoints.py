@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ..aio import AsyncClient
+from ..retry import MANY
 from .policy import Policy
 
 BASE_URL, TOKEN = "TOKENTAP_BASE_URL", "TOKENTAP_TOKEN"
@@ -88,7 +89,7 @@ class Endpoints:
         token, control_token = os.environ.get(TOKEN), os.environ.get(CONTROL_TOKEN)
         for base, control in zip(self.addresses.base, controls, strict=True):
             # verl waits for a response without a limit; a timeout would sample a long response again and again
-            client = AsyncClient(base, None, token=token, timeout=None)
+            client = AsyncClient(base, None, token=token, timeout=None, retries=MANY)
             self.all.append(Endpoint(client, Policy(control, control_token)))
 
     @contextmanager

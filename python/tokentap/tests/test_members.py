@@ -1,0 +1,62 @@
+"""Sampling parameters as keywords, names of other APIs, and members that no engine knows."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from conftest import Demo, Either
+from scripted import GOOD, Scripted
+
+from tokentap.members import ALIASES, REQUEST, SAMPLING
+
+
+def test_sampling_parameters_are_keywords(do: Either, scripted: Scripted) -> None:
+    scripted.script(GOOD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        do(scripted, "generate", "a", max_new_tokens=3, sampling_params={"temperature": 0.5}, return_logprob=True)
+    body = scripted.asked[0].json()
+    assert body["sampling_params"] == {"temperature": 0.5, "max_new_tokens": 3}
+    assert body["return_logprob"] is True
+    assert "max_new_tokens" not in body
+
+
+def test_a_keyword_limits_the_reply_of_the_engine(do: Either, demo: Demo) -> None:
+    assert len(do(demo, "generate", "a", max_new_tokens=3).output_ids) == 3
+
+
+def test_several_samples_by_keyword_need_a_batch(do: Either, scripted: Scripted) -> None:
+    with pytest.raises(ValueError, match="generate_batch"):
+        do(scripted, "generate", "a", n=2)
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_a_name_of_another_api_is_refused_with_the_right_one(do: Either, scripted: Scripted, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} .* use {ALIASES[name]}"):
+        do(scripted, "generate", "a", **{name: 3})
+    assert not scripted.asked
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [({"top_p": 0.5}, "top_p is a keyword and in sampling_params"), ([{"n": 1}], "sampling_params is a list")],
+)
+def test_a_parameter_has_one_place(do: Either, scripted: Scripted, params: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        do(scripted, "generate_batch", ["a"], sampling_params=params, top_p=0.9)
+
+
+@pytest.mark.parametrize("method", ["generate", "generate_batch"])
+def test_an_unknown_member_is_sent_with_a_warning(do: Either, scripted: Scripted, method: str) -> None:
+    scripted.script(GOOD)
+    with pytest.warns(UserWarning, match="no member max_new_token;") as warned:
+        do(scripted, method, "a", max_new_token=3)
+    assert len(warned) == 1
+    assert scripted.asked[0].json()["max_new_token"] == 3
+
+
+def test_each_name_has_one_meaning() -> None:
+    assert not SAMPLING & REQUEST
+    assert not ALIASES.keys() & (SAMPLING | REQUEST)
+    assert set(ALIASES.values()) <= SAMPLING | REQUEST | {"text", "input_ids"}

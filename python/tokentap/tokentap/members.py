@@ -1,0 +1,79 @@
+"""The members of SGLang's /generate request, so that a misspelt one is noticed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+# SamplingParams of SGLang 0.5.23.
+SAMPLING = names(
+    """
+    max_new_tokens stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty
+    presence_penalty repetition_penalty min_new_tokens n beam_width json_schema regex ebnf structural_tag
+    ignore_eos skip_special_tokens spaces_between_special_tokens no_stop_trim stream_interval logit_bias
+    sampling_seed custom_params watermark
+    """
+)
+
+# Names of other APIs.
+ALIASES = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+    "stop_sequences": "stop",
+    "num_samples": "n",
+    "num_return_sequences": "n",
+    "logprobs": "return_logprob",
+    "top_logprobs": "top_logprobs_num",
+    "prompt": "text",
+    "prompt_token_ids": "input_ids",
+    "images": "image_data",
+}
+
+# GenerateReqInput of SGLang 0.5.23 without the members that are arguments of the client, and tokentap's own.
+REQUEST = names(
+    """
+    session_id input_embeds image_data video_data audio_data mm_hashes mm_content_hashes use_audio_in_video
+    video_config return_logprob logprob_start_len top_logprobs_num token_ids_logprob return_sampling_mask
+    sampling_logprobs_mode return_text_in_logprobs return_flat_raw_top_logprobs
+    return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64 log_metrics return_hidden_states
+    return_routed_experts routed_experts_start_len return_indexer_topk modalities session_params lora_path
+    lora_id custom_logit_processor positional_embed_overrides bootstrap_host bootstrap_port bootstrap_room
+    bootstrap_pair_key decode_tp_size routed_dp_rank data_parallel_rank disagg_prefill_dp_rank routing_key
+    conversation_id background require_reasoning max_thinking_tokens priority extra_key no_logs custom_labels
+    return_bytes return_prompt_token_ids external_trace_header max_dynamic_patch min_dynamic_patch
+    image_max_dynamic_patch video_max_dynamic_patch images_config mm_processor_kwargs
+    multi_item_delimiter_indices token_indices_to_pool cache_salt kv_hints metadata user _proxy_session_id
+    """
+)
+
+
+def split(params: Any, fields: Mapping[str, object]) -> tuple[Any, dict[str, object]]:
+    """Moves sampling parameters among `fields` to those in `params`, and returns both.
+
+    Raises ValueError for a name of another API, and for a parameter that is given twice. Warns of a member that SGLang
+    0.5.23 does not have.
+    """
+    for name in fields.keys() & ALIASES:
+        raise ValueError(f"{name} is not a member of SGLang's request: use {ALIASES[name]}")
+    named = {name: value for name, value in fields.items() if name in SAMPLING}
+    rest = {name: value for name, value in fields.items() if name not in SAMPLING}
+    for name in sorted(rest.keys() - REQUEST):
+        warnings.warn(f"SGLang's request has no member {name}; it is sent unchanged", stacklevel=4)
+    if not named:
+        return params, rest
+    if not isinstance(params, Mapping | None):
+        raise ValueError(f"sampling_params is a list, so {', '.join(sorted(named))} cannot be a keyword")
+    twice = named.keys() & (params or {}).keys()
+    if twice:
+        raise ValueError(f"{', '.join(sorted(twice))} is a keyword and in sampling_params")
+    return {**(params or {}), **named}, rest
