@@ -3,6 +3,8 @@
 `serve` and `demo` start the binary.
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 # first: another product's files may be mixed with those of this package
 from . import conflict  # noqa: F401
 
@@ -24,9 +26,15 @@ from .errors import (
 )
 from .generation import Generation
 from .images import Image, SpanMismatch, UnknownSettings
-from .samples import Batch, Samples
+from .samples import Batch, Format, SampleOptions, Samples
 from .server import Server, demo, serve
 from .stream import Delta
+
+try:
+    __version__ = version("tokentap-sidecar")
+except PackageNotFoundError:
+    # imported from its source
+    __version__ = "unknown"
 
 __all__ = [
     "AsyncClient",
@@ -37,10 +45,12 @@ __all__ = [
     "ConnectionFailed",
     "ContextLengthExceeded",
     "Delta",
+    "Format",
     "Generation",
     "HttpError",
     "Image",
     "Interrupted",
+    "SampleOptions",
     "Samples",
     "Server",
     "SpanMismatch",
@@ -49,6 +59,7 @@ __all__ = [
     "TokentapError",
     "Undecodable",
     "UnknownSettings",
+    "__version__",
     "columns",
     "dataset",
     "demo",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import routes
 from .address import Address, check_token
@@ -17,9 +18,12 @@ from .generation import Generation
 from .images import Image
 from .retry import FEW, Retry, of_control
 from .routes import Ids, Json, Texts
-from .samples import Samples
+from .samples import Format, SampleOptions, Samples
 from .stream import Decoder, Delta, Deltas
 from .timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -49,6 +53,23 @@ class AsyncClient:
         self._control = None if control is None else AsyncConnections(control, timeouts)
         self._token, self._control_token = check_token(token), check_token(control_token)
         self._retry = Retry(retries, pause)
+        self._settings: dict[str, Any] = {
+            "base_url": base_url,
+            "control_url": control_url,
+            "token": token,
+            "control_token": control_token,
+            "timeout": timeout,
+            "connect_timeout": connect_timeout,
+            "retries": retries,
+            "pause": pause,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy, such as one in another process, has its own connections
+        return partial(type(self), **self._settings), ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings['base_url']!r}, {self._settings['control_url']!r})"
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -211,8 +232,12 @@ class AsyncClient:
                 return  # nothing follows, and the next request would have the same reply
             since = lines[-1]["cursor"]
 
-    async def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
+    async def samples(
+        self, sessions: Sequence[str] | None, format: Format = "verl", **options: Unpack[SampleOptions]
+    ) -> Samples:
         """See `Client.samples`."""
+        if sessions is None:
+            sessions = [session["session"] async for session in self.sessions()]
         return await self.send(routes.samples(sessions, format, options))
 
     async def advantages(

@@ -89,7 +89,10 @@ def encoded(body: Mapping[str, object]) -> bytes:
     It is ASCII, so that it can also hold half of a surrogate pair.
     """
     present = {name: value for name, value in body.items() if value is not None}
-    return json.dumps(present, separators=(",", ":"), default=plain).encode()
+    try:
+        return json.dumps(present, separators=(",", ":"), default=plain, allow_nan=False).encode()
+    except ValueError as error:
+        raise ValueError(f"a number in the request is NaN or infinite, which JSON does not have: {error}") from error
 
 
 def plain(value: Any) -> Any:

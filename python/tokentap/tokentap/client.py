@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import routes
 from .address import Address, check_token
@@ -16,10 +17,13 @@ from .generation import Generation
 from .images import Image
 from .retry import FEW, Retry, of_control
 from .routes import Ids, Json, Texts
-from .samples import Samples
+from .samples import Format, SampleOptions, Samples
 from .stream import Decoder, Delta, Deltas
 from .timeouts import Timeouts
 from .transport import Connections
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -51,6 +55,23 @@ class Client:
         self._control = None if control is None else Connections(control, timeouts)
         self._token, self._control_token = check_token(token), check_token(control_token)
         self._retry = Retry(retries, pause)
+        self._settings: dict[str, Any] = {
+            "base_url": base_url,
+            "control_url": control_url,
+            "token": token,
+            "control_token": control_token,
+            "timeout": timeout,
+            "connect_timeout": connect_timeout,
+            "retries": retries,
+            "pause": pause,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy, such as one in another process, has its own connections
+        return partial(type(self), **self._settings), ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings['base_url']!r}, {self._settings['control_url']!r})"
 
     def __enter__(self) -> Client:
         return self
@@ -237,11 +258,15 @@ class Client:
                 return  # nothing follows, and the next request would have the same reply
             since = lines[-1]["cursor"]
 
-    def samples(self, sessions: Sequence[str], format: str = "verl", **options: object) -> Samples:
-        """Sessions in the format of a trainer; `options` are `version`, `pad_token_id`, `max_prompt_length`,
-        `max_response_length`, `include_branches`, `entropies`, `text`, `images` ("refs" or "embed"), `classes`,
-        `exclude`, `train_resumed`, `scores` and `advantages`, a mapping with the options of `advantages()`: `groups`,
+    def samples(
+        self, sessions: Sequence[str] | None, format: Format = "verl", **options: Unpack[SampleOptions]
+    ) -> Samples:
+        """Sessions in the format of a trainer; None for all that tokentap lists now.
+
+        `options` are those of an export. `advantages` is a mapping with the options of `advantages()`: `groups`,
         `estimator`, `lambda`, ..."""
+        if sessions is None:
+            sessions = [session["session"] for session in self.sessions()]
         return self.send(routes.samples(sessions, format, options))
 
     def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:

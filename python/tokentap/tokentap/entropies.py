@@ -217,9 +217,10 @@ def each_turn_once(paths: Iterable[Path], think: ThinkIds | None = None) -> list
 
 
 def several(paths: Path | Iterable[Path]) -> list[Path]:
-    """A list of one path or of several."""
+    """A list of one path or of several, also of those in a reply of `Client.trajectories`."""
     if isinstance(paths, Mapping):
-        return [cast("Path", paths)]
+        one = cast("Mapping[str, Any]", paths)
+        return list(one["trajectories"]) if "trajectories" in one else [one]
     return list(paths)
 
 

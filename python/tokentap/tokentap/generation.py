@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # One number for each sampled token; None for a token without one.
@@ -32,9 +32,9 @@ class Generation:
     finish_reason: str | None
     # The session in which tokentap recorded it.
     session: str | None
-    meta_info: dict[str, Any]
+    meta_info: dict[str, Any] = field(repr=False)
     # The reply, unchanged.
-    raw: dict[str, Any]
+    raw: dict[str, Any] = field(repr=False)
     # Why numbers of the reply are None here; None if none were dropped.
     reason: str | None = None
 

@@ -10,6 +10,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from html import escape
 from typing import Any
 
@@ -74,7 +75,7 @@ class View:
 
 
 def show(
-    path: Path,
+    paths: Path | Iterable[Path],
     client: Client | None = None,
     *,
     texts: Mapping[int, str] | None = None,
@@ -83,19 +84,23 @@ def show(
     limit: int = LIMIT,
     pictures: int = PICTURES,
 ) -> View:
-    """A path: its tokens, the entropy along them, their histogram, and the split of thinking and answer.
+    """Each path: its tokens, the entropy along them, their histogram, and the split of thinking and answer.
 
-    `path` is one of `client.trajectories(session)["trajectories"]`. With a `client` the texts of tokens come from
-    the engine's tokenizer, and the think tokens from tokentap. Both can be given instead: `texts` by id, and `think`,
-    the ids of the tokens that open and close thinking. `limit` tokens are shown, from position `start` on. The numbers
-    are those of the whole path. With a `client` up to `pictures` pictures of the prompts are read and embedded. Raises
-    ValueError if it is not a path.
+    `paths` is what `client.trajectories(session)` returns, or some of its paths. With a `client` the texts of tokens
+    come from the engine's tokenizer, and the think tokens from tokentap. Both can be given instead: `texts` by id, and
+    `think`, the ids of the tokens that open and close thinking. `limit` tokens are shown, from position `start` on. The
+    numbers are those of the whole path. With a `client` up to `pictures` pictures of the prompts are read and embedded.
+    Raises ValueError if there is none, or one is not a path.
     """
-    ids = think_ids([path], client, think)
-    entropies = Entropies.of(path, ids)
-    view = _tokens(path, entropies, Texts(texts, client), _Pictures(path, client, pictures), start, limit)
-    plots = [_curve(entropies), _histogram(Histogram.over([entropies])), _split([(path, entropies)], [entropies])]
-    return View(view.title, view._body, f'<div class="plots">{"".join(plots)}</div>')
+    views = []
+    for path in several(paths):
+        entropies = Entropies.of(path, think_ids([path], client, think))
+        view = _tokens(path, entropies, Texts(texts, client), _Pictures(path, client, pictures), start, limit)
+        plots = [_curve(entropies), _histogram(Histogram.over([entropies])), _split([(path, entropies)], [entropies])]
+        views.append(View(view.title, view._body, f'<div class="plots">{"".join(plots)}</div>'))
+    if not views:
+        raise ValueError("no path to show")
+    return reduce(View.__add__, views)
 
 
 def tokens(

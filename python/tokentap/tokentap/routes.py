@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 from uuid import uuid4
 
@@ -160,6 +161,8 @@ def freeze(name: str) -> Call[int]:
 
 def reward(name: str, value: float | Mapping[str, object], leaf: int | None, turn: int | None) -> Call[bool]:
     """`POST /v1/sessions/{id}/reward`; returns whether an exported path ends in that leaf, or the turn is trainable."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"the reward of {name!r} is {value}: a reward is a finite number or an object")
     body = encoded({"reward": value, "leaf": leaf, "turn": turn})
     return Call("POST", target("v1", "sessions", name, "reward"), lambda reply: bool(reply.json()["applies"]), body)
 

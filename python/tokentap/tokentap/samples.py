@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from .call import Reply
 from .safetensors import File
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
     import torch
     from numpy.typing import NDArray
 
 Array = TypeVar("Array")
+
+Format = Literal[
+    "verl",
+    "miles",
+    "areal",
+    "slime",
+    "tunix",
+    "strands",
+    "rllm",
+    "skyrl",
+    "nemo-rl",
+    "prime-rl",
+    "trl",
+    "tinker",
+    "jsonl",
+    "arrow",
+    "parquet",
+    "images",
+]
+
+
+class SampleOptions(TypedDict, total=False):
+    """The options of an export. One that the format would ignore is refused."""
+
+    version: int | None
+    pad_token_id: int | None
+    max_prompt_length: int | None
+    max_response_length: int | None
+    include_branches: bool | None
+    entropies: bool | None
+    text: bool | None
+    images: Literal["refs", "embed"] | None
+    classes: Sequence[str] | None
+    exclude: Sequence[str] | None
+    train_resumed: bool | None
+    scores: object
+    advantages: Mapping[str, object] | None
 
 
 @dataclass(frozen=True)
@@ -27,8 +69,8 @@ class Batch(Generic[Array]):
     reason.
     """
 
-    tensors: dict[str, Array]
-    non_tensor_batch: dict[str, list[Any]]
+    tensors: dict[str, Array] = field(repr=False)
+    non_tensor_batch: dict[str, list[Any]] = field(repr=False)
     refused: list[dict[str, Any]]
     metadata: dict[str, str]
 
@@ -44,7 +86,7 @@ class Samples:
     refused: dict[str, int]
     # The numbers of exported rows that lack routed experts, scores or rewards, by reason.
     incomplete: dict[str, int]
-    body: bytes
+    body: bytes = field(repr=False)
 
     @classmethod
     def of(cls, format: str, reply: Reply) -> Samples:
@@ -71,6 +113,34 @@ class Samples:
         """The tensors as torch tensors on the CPU; needs torch."""
         file = self._file()
         return self._batch(file, {name: tensor.torch() for name, tensor in file.tensors.items()})
+
+    def arrow(self) -> pyarrow.Table:
+        """The rows of `jsonl`, `arrow`, `parquet` or `images` as an Arrow table; needs pyarrow."""
+        if self.format == "arrow":
+            import pyarrow.ipc
+
+            return pyarrow.ipc.open_stream(self.body).read_all()
+        if self.format in ("parquet", "images"):
+            import pyarrow.parquet
+
+            return pyarrow.parquet.read_table(io.BytesIO(self.body))
+        if self.format == "jsonl":
+            import pyarrow.json
+
+            return pyarrow.json.read_json(io.BytesIO(self.body))
+        raise ValueError(f"{self.format} has no columns, but jsonl, arrow, parquet and images have")
+
+    def pandas(self) -> pandas.DataFrame:
+        """The same as a pandas table; needs pyarrow and pandas."""
+        return self.arrow().to_pandas()
+
+    def polars(self) -> polars.DataFrame:
+        """The same as a polars table; needs polars, and pyarrow but for `jsonl`."""
+        import polars
+
+        if self.format == "jsonl":
+            return polars.read_ndjson(io.BytesIO(self.body))
+        return polars.from_arrow(self.arrow())
 
     def _file(self) -> File:
         if self.content_type != "application/octet-stream":

@@ -1,0 +1,94 @@
+"""What the values of the client are: tables, texts for people, copies in other processes, and errors of arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import pickle
+
+import pytest
+from conftest import Demo, Either
+
+import tokentap
+from tokentap import AsyncClient, Client, notebook, plot
+
+TABLES = {"arrow": "pyarrow", "pandas": "pandas", "polars": "polars"}
+
+
+def recorded(do: Either, demo: Demo, session: str) -> None:
+    do(demo, "generate", input_ids=[299, 467], session=session, max_new_tokens=4, return_logprob=True)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "arrow", "parquet"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_rows_are_a_table(do: Either, demo: Demo, session: str, format: str, kind: str) -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("pyarrow", TABLES[kind])):
+        pytest.skip("not installed here")
+    recorded(do, demo, session)
+    table = getattr(do(demo, "samples", [session], format), kind)()
+    assert len(table) == 1
+    assert table["session"][0] in (session, pytest.importorskip("pyarrow").scalar(session))
+
+
+def test_a_format_without_columns_is_no_table(do: Either, demo: Demo, session: str) -> None:
+    recorded(do, demo, session)
+    with pytest.raises(ValueError, match="verl has no columns"):
+        do(demo, "samples", [session]).arrow()
+
+
+def test_none_stands_for_all_sessions(do: Either, demo: Demo, session: str) -> None:
+    recorded(do, demo, session)
+    rows = do(demo, "samples", None, "jsonl").json()
+    listed = {listed["session"] for listed in do(demo, "sessions")}
+    assert session in {row["session"] for row in rows} <= listed
+
+
+def test_texts_of_values_are_short(do: Either, demo: Demo, session: str) -> None:
+    made = do(demo, "generate", input_ids=[299, 467], session=session, max_new_tokens=4)
+    samples = do(demo, "samples", [session])
+    for value in (made, samples, samples.numpy(), Client("http://host:1", token="secret")):
+        assert len(repr(value)) < 700, value
+    assert "secret" not in repr(Client("http://host:1", token="secret"))
+
+
+def test_a_client_is_copied_with_its_settings(demo: Demo) -> None:
+    with Client(demo.data, demo.control, token="key", timeout=9.0, retries=5, pause=0.5) as client:
+        client.policy()  # has a connection
+        copy = pickle.loads(pickle.dumps(client))
+    assert copy._settings == client._settings
+    assert "epoch" in copy.policy()
+    copy.close()
+
+    async def run() -> None:
+        async with AsyncClient(demo.data, demo.control, retries=5) as client:
+            await client.policy()
+            copy = pickle.loads(pickle.dumps(client))
+            assert copy._settings == client._settings
+            assert "epoch" in await copy.policy()
+            await copy.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_reward_that_is_no_number_is_named(do: Either, demo: Demo, value: float) -> None:
+    with pytest.raises(ValueError, match=f"the reward of 'run-1' is {value}"):
+        do(demo, "reward", "run-1", value)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        do(demo, "generate", "a", temperature=value)
+
+
+def test_what_trajectories_returns_is_shown(do: Either, demo: Demo, session: str) -> None:
+    recorded(do, demo, session)
+    do(demo, "generate", input_ids=[300], session=session, max_new_tokens=4)
+    reply = do(demo, "trajectories", session)
+    assert len(reply["trajectories"]) == 2
+    assert notebook.show(reply).html.count('class="plots"') == 2
+    with pytest.raises(ValueError, match="no path to show"):
+        notebook.show({"trajectories": []})
+    if importlib.util.find_spec("matplotlib") is not None:
+        plot.histogram(reply)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert tokentap.__version__ == "unknown" or tokentap.__version__[0].isdigit()
