@@ -97,6 +97,7 @@ fn store(server: Option<(&Server, u32)>) -> Arc<Sessions> {
         replicas,
         timeout,
         ttl: LONG,
+        image_bytes: 0,
     };
     let ledger = Arc::new(Valkey::new(options, Arc::new(NoValkeyObserver)));
     let ledger = SharedLedger { ledger, limits: SharingLimits { timeout, idle: LONG } };

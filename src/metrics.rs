@@ -215,6 +215,8 @@ metrics! {
     healed: counter "ledger_healed_total";
     /// Frozen versions and rewards that the shared ledger had lost and that could not be appended again.
     unhealed: counter "ledger_unhealed_total";
+    /// Pictures of shared sessions. `refused`: beyond `--ledger-image-bytes`. `failed`: operations, which are tried again. `absent`: only the digest was in the ledger.
+    images: counters "ledger_images_total" [outcome = "stored" | "refused" | "failed" | "read" | "absent"];
     /// Operations of the shared ledger that failed.
     failures: counter "ledger_failures_total";
     /// Appends sent to the shared ledger.

@@ -82,6 +82,7 @@ pub(crate) fn ledger_options(connection: &LedgerConfig, ttl: Duration) -> Result
         replicas: connection.ledger_replicas,
         timeout: connection.ledger_timeout,
         ttl,
+        image_bytes: connection.ledger_image_bytes,
     }))
 }
 

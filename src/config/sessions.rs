@@ -122,6 +122,9 @@ pub struct LedgerConfig {
     /// How long a reply waits for the shared ledger; its turn is appended later then
     #[arg(long, env = "TOKENTAP_LEDGER_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub ledger_timeout: Duration,
+    /// Bytes of the pictures of all sessions in Valkey; beyond it, other tokentaps have only the digests of further ones
+    #[arg(long, env = "TOKENTAP_LEDGER_IMAGE_BYTES", value_name = "BYTES", default_value = "256MiB", value_parser = bytes)]
+    pub ledger_image_bytes: u64,
     /// File with the password of Valkey, which is read for each connection
     #[arg(long, env = "TOKENTAP_LEDGER_PASSWORD_FILE", value_name = "FILE")]
     pub ledger_password_file: Option<PathBuf>,

@@ -8,6 +8,7 @@ mod annotate;
 mod background;
 mod deletions;
 mod detached;
+mod images;
 mod import;
 mod list_cache;
 mod listing;
@@ -80,6 +81,16 @@ pub struct SharingCounts {
     pub healed: AtomicU64,
     /// Frozen versions and rewards that the ledger had lost and that could not be appended again.
     pub unhealed: AtomicU64,
+    /// Pictures that this process stored in the ledger.
+    pub images_stored: AtomicU64,
+    /// Pictures that had no room in the ledger.
+    pub images_refused: AtomicU64,
+    /// Operations on pictures that failed.
+    pub images_failed: AtomicU64,
+    /// Pictures that this process read from the ledger.
+    pub images_read: AtomicU64,
+    /// Pictures of which the ledger had only references when this process asked for them.
+    pub images_absent: AtomicU64,
     /// Times that the ledger could not be used.
     pub failures: AtomicU64,
 }
@@ -108,6 +119,8 @@ pub(super) struct Sharing {
     is_fleet_unknown: AtomicBool,
     /// Until then replies do not wait for replicas, because these did not confirm in time.
     unreplicated_until: Mutex<Option<Instant>>,
+    /// Until then pictures are neither stored nor read, because the ledger failed.
+    images_paused_until: Mutex<Option<Instant>>,
     /// Locked while scores are appended.
     scoring: tokio::sync::Mutex<()>,
     /// Sessions that this process has deleted.
@@ -158,6 +171,7 @@ impl Sharing {
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
+            images_paused_until: Mutex::default(),
             scoring: tokio::sync::Mutex::default(),
             deletions: Deletions::new(),
             losses: AtomicU64::new(0),
@@ -194,12 +208,17 @@ impl Sharing {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
         let line = self.line(name);
-        self.within_timeout(Some(partition_of(name)), async {
+        let has_unread = self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
             self.settle(&line, &mut known).await?;
-            self.load(&line, &mut known).await
-        })
-        .await
+            self.load(&line, &mut known).await?;
+            Ok(known.images.has_unread())
+        });
+        if !has_unread.await? {
+            return Ok(());
+        }
+        // another primary may have the pictures, and the partition works
+        self.within_timeout(None, async { self.read_images(&mut *line.known.lock().await).await }).await
     }
 
     /// Runs an operation within the time limit, and notes whether the partition fails, if it is an operation of one.

@@ -3,6 +3,7 @@
 
 mod check;
 mod columns;
+mod images;
 mod import;
 mod policy;
 mod scores;

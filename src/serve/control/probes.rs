@@ -90,4 +90,13 @@ fn update_ledger_metrics(metrics: &Metrics, status: LedgerStatus<'_>) {
     ] {
         metrics.raise(counter, count.load(Ordering::Relaxed));
     }
+    for (outcome, count) in [
+        ("stored", &counts.images_stored),
+        ("refused", &counts.images_refused),
+        ("failed", &counts.images_failed),
+        ("read", &counts.images_read),
+        ("absent", &counts.images_absent),
+    ] {
+        metrics.raise(&ledger.images.with_label_values(&[outcome]), count.load(Ordering::Relaxed));
+    }
 }

@@ -41,6 +41,14 @@ impl LazyForest {
         }
     }
 
+    /// The turn with this number, for a change that its indexes do not depend on.
+    pub(in crate::session) fn turn_mut(&mut self, id: u32) -> Option<&mut Arc<Turn>> {
+        match self {
+            Self::Turns(turns) => turns.get_mut(id as usize),
+            Self::Indexed(forest) => forest.turns.get_mut(id as usize),
+        }
+    }
+
     /// The number of the next turn.
     pub(in crate::session) fn next_id(&self) -> u32 {
         u32::try_from(self.turns().len()).expect("a session has fewer turns than tokens fit into memory")

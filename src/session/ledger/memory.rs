@@ -1,18 +1,20 @@
 //! A ledger in memory with the semantics of the real one, for tests.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture,
-    ListOrder, PARTITIONS, Position, StreamId, Tail, partition_of,
+    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, HeldImages, IMAGE_OVERHEAD, ImageKey, LastUse,
+    Ledger, LedgerError, LedgerFuture, ListOrder, PARTITIONS, Position, StreamId, Tail, partition_of,
 };
+use crate::images::ImageDigest;
 use crate::session::Uid;
 
 /// Entries that one fetch returns at most.
@@ -33,6 +35,12 @@ pub(crate) struct MemoryLedger {
     pub failing: Mutex<BTreeMap<u16, LedgerError>>,
     /// The id of the fleet cannot be read.
     pub is_fleet_down: AtomicBool,
+    /// Bytes of all pictures.
+    pub image_limit: AtomicU64,
+    /// Milliseconds for which a picture stays after its last use.
+    pub image_ttl_ms: AtomicU64,
+    /// How the operations on pictures fail.
+    pub image_failure: Mutex<Option<LedgerError>>,
 }
 
 /// The data of the ledger. A copy is a replica.
@@ -46,9 +54,19 @@ pub(crate) struct State {
     pub claims: HashMap<u16, (Uid, u64)>,
     /// The births of deleted sessions, and when they were deleted.
     pub deleted: BTreeMap<Arc<str>, (Uid, u64)>,
+    pub images: BTreeMap<ImageDigest, StoredImage>,
     pub last_id: StreamId,
     /// Incremented when all data is lost.
     pub fleet: u64,
+}
+
+/// A picture.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredImage {
+    pub bytes: Bytes,
+    /// The sessions that use it.
+    pub sessions: BTreeSet<Uid>,
+    pub expires_ms: u64,
 }
 
 impl MemoryLedger {
@@ -59,6 +77,9 @@ impl MemoryLedger {
             disruptions: watch::Sender::new(0),
             failing: Mutex::default(),
             is_fleet_down: AtomicBool::new(false),
+            image_limit: AtomicU64::new(u64::MAX),
+            image_ttl_ms: AtomicU64::new(u64::MAX),
+            image_failure: Mutex::default(),
         }
     }
 
@@ -76,6 +97,16 @@ impl MemoryLedger {
         self.elapsed_ms().saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX))
     }
 
+    /// The data without expired pictures, and when one that is used now expires.
+    fn live_images(&self) -> Result<(MutexGuard<'_, State>, u64), LedgerError> {
+        if let Some(error) = &*self.image_failure.lock() {
+            return Err(error.clone());
+        }
+        let (now, mut state) = (self.elapsed_ms(), self.state());
+        state.images.retain(|_, image| image.expires_ms > now);
+        Ok((state, now.saturating_add(self.image_ttl_ms.load(Ordering::Relaxed))))
+    }
+
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).expect("tests are short") + EPOCH_MS
     }
@@ -86,6 +117,11 @@ fn ready<T: Send + 'static>(value: T) -> LedgerFuture<T> {
 }
 
 impl State {
+    /// The bytes of all pictures.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.images.values().map(|image| image.bytes.len() as u64 + IMAGE_OVERHEAD).sum()
+    }
+
     /// Whether the list is exactly up to this position.
     fn ends_at(list: &[Entry], after: Position) -> bool {
         list.len() as u64 == after.length && Self::begins_with(list, after)
@@ -287,6 +323,64 @@ impl Ledger for MemoryLedger {
             state.claims.insert(partition, (owner, now.saturating_add(lease)));
         }
         ready(is_free)
+    }
+
+    fn hold_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<HeldImages> {
+        let (mut state, expires_ms) = match self.live_images() {
+            Ok(images) => images,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        let hold = |image: ImageKey| {
+            let Some(found) = state.images.get_mut(&image.digest) else { return false };
+            found.sessions.insert(session);
+            found.expires_ms = expires_ms;
+            true
+        };
+        let present = images.into_iter().map(hold).collect();
+        let free = self.image_limit.load(Ordering::Relaxed).saturating_sub(state.image_bytes());
+        ready(HeldImages { present, free })
+    }
+
+    fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool> {
+        let (mut state, expires_ms) = match self.live_images() {
+            Ok(images) => images,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        let limit = self.image_limit.load(Ordering::Relaxed);
+        let all = state.image_bytes() + image.size + IMAGE_OVERHEAD;
+        if !state.images.contains_key(&image.digest) && all > limit {
+            return ready(false);
+        }
+        let none = || StoredImage { bytes, sessions: BTreeSet::new(), expires_ms };
+        let stored = state.images.entry(image.digest).or_insert_with(none);
+        stored.sessions.insert(session);
+        stored.expires_ms = expires_ms;
+        ready(true)
+    }
+
+    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
+        match self.live_images() {
+            // one at a time
+            Ok((state, _)) => {
+                ready(images.iter().take(1).map(|image| Some(state.images.get(image)?.bytes.clone())).collect())
+            }
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
+        let mut state = match self.live_images() {
+            Ok((state, _)) => state,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        for image in images {
+            let Some(found) = state.images.get_mut(&image.digest) else { continue };
+            found.sessions.remove(&session);
+            if found.sessions.is_empty() {
+                state.images.remove(&image.digest);
+            }
+        }
+        ready(())
     }
 
     fn probe(&self, partition: u16) -> LedgerFuture<()> {

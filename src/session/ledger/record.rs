@@ -15,7 +15,7 @@ use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{Column, NumberType, Shape};
-use crate::session::{MOST_TURNS, RewardScope, Scores, Turn, Uid, is_name};
+use crate::session::{MOST_TURNS, PromptImages, RewardScope, Scores, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
 pub const SCHEMA: u64 = 8;
@@ -174,6 +174,18 @@ impl Record {
             _ => true,
         };
         numbers && is_name(&self.session)
+    }
+
+    /// The record with references to pictures only.
+    pub(in crate::session) fn without_image_bytes(&self) -> Cow<'_, Self> {
+        let Change::Turn(turn) = &self.change else { return Cow::Borrowed(self) };
+        let has_bytes = |images: &PromptImages| images.stored().next().is_some();
+        if !turn.about.images.as_deref().is_some_and(has_bytes) {
+            return Cow::Borrowed(self);
+        }
+        let mut turn = Turn::clone(turn);
+        turn.about.images.iter_mut().for_each(|images| images.mark_stored(|_| true));
+        Cow::Owned(Self { change: Change::Turn(Arc::new(turn)), session: Arc::clone(&self.session), birth: self.birth })
     }
 
     /// Appends the record's bytes to `out`.
@@ -367,7 +379,7 @@ mod tests {
     use crate::columns::ColumnFault;
     use crate::images::Image;
     use crate::session::ledger::log::fake;
-    use crate::session::{AdapterSpan, PromptImages, TurnMetadata, WeightEpochs};
+    use crate::session::{AdapterSpan, TurnMetadata, WeightEpochs};
     use crate::session::{
         CallerKey, Cause, Chat, Dialect, Digest, EntropyMethod, Fault, Fingerprint, Labels, ParseOptions, ReplyChange,
         ReplyChanges, RequestClass, SamplingSource, SamplingSources, SharedItems, Span, StoredRequest, TurnKey,

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::record::SCHEMA;
+use crate::images::ImageDigest;
 use crate::session::Uid;
 
 /// The number of partitions. It is part of the data layout.
@@ -181,6 +182,27 @@ pub enum ListOrder {
     Newest,
 }
 
+/// A picture as a command of a ledger names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageKey {
+    /// Identifies it.
+    pub digest: ImageDigest,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
+/// The pictures of a session that a ledger has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldImages {
+    /// For each picture of the request, whether the ledger has it.
+    pub present: Vec<bool>,
+    /// Bytes that further pictures may take, with [`IMAGE_OVERHEAD`] for each.
+    pub free: u64,
+}
+
+/// Bytes that a picture counts in a ledger beside its own: its keys and its place in the index.
+pub const IMAGE_OVERHEAD: u64 = 256;
+
 /// A shared ledger.
 pub trait Ledger: fmt::Debug + Send + Sync {
     /// The id of the fleet, 16 hexadecimal digits. A ledger that has lost all data gets another one.
@@ -229,6 +251,18 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Whether `owner` archives a partition: no other process has claimed it, or the lease of that claim is over. The answer saves work of
     /// other processes. It excludes none of them.
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> LedgerFuture<bool>;
+
+    /// Notes that a session uses pictures, and lets those that the ledger has outlive the session's list.
+    fn hold_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<HeldImages>;
+
+    /// Stores a picture that a session uses, unless the ledger has it. False if the pictures of all sessions would take more than the limit.
+    fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool>;
+
+    /// The bytes of pictures, `None` for one that the ledger lacks: at least those of the first one. Further calls return the others.
+    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>>;
+
+    /// Removes pictures of a deleted session that no other session uses.
+    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()>;
 
     /// Writes without a lasting effect to the primary of a partition, to find out whether it takes writes.
     fn probe(&self, partition: u16) -> LedgerFuture<()>;

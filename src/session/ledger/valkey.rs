@@ -11,9 +11,14 @@
 //! | `tt:{p}:a` | string with TTL | the process that archives the partition |
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
 //! | `tt:{p}:c` | string with TTL | exists while `tokentap check` tests the permissions of the user |
+//! | `tt:{images}:i:DIGEST` | string with TTL | the bytes of a picture |
+//! | `tt:{images}:s:DIGEST` | sorted set with TTL | the births of the sessions that use it |
+//! | `tt:{images}:x` | sorted set | the pictures, as digest and size, by their expiry |
+//! | `tt:{images}:b` | string | the bytes of all pictures of that index |
 //! | `tt:meta` | hash | `fleet` id, `schema` number and number of `partitions` |
 //!
-//! `p` is the partition in decimal. Its braces keep all keys of a partition on one node of a cluster.
+//! `p` is the partition in decimal. Its braces keep all keys of a partition on one node of a cluster. The pictures are on one node as well: sessions
+//! of all partitions share them, and their limit needs the sum of their bytes.
 
 mod appender;
 mod cluster;
@@ -35,18 +40,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use redis::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 pub use inspection::{Description, Inspection, ServerFacts, inspect};
 pub use options::{InvalidUrl, TlsFiles, ValkeyOptions, ValkeyUrl};
 pub use permissions::Permissions;
 
 use super::{
-    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture,
-    ListOrder, PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of,
+    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, HeldImages, ImageKey, LastUse, Ledger, LedgerError,
+    LedgerFuture, ListOrder, PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of,
 };
+use crate::images::ImageDigest;
 use crate::session::Uid;
 use cluster::{Cluster, Map};
 use node::{Node, NodeAddress, State};
@@ -59,6 +66,8 @@ const PAGE: u64 = 256;
 const PAGE_BYTES: u64 = 4 << 20;
 /// Sessions in one call of a renewal.
 const RENEWALS: usize = 100;
+/// Kibibytes of the pictures that are sent at the same time, at most.
+const IMAGES_KIB: u32 = 64 << 10;
 /// The longest pause between two sweeps of a partition.
 const LONGEST_SWEEP: Duration = Duration::from_secs(86_400);
 
@@ -104,16 +113,21 @@ enum Primaries {
 #[derive(Debug, Clone, Copy)]
 enum SlotKey {
     Partition(u16),
+    Images,
     Key(&'static str),
 }
 
 const META: &str = "tt:meta";
+/// The text in the braces of the keys of pictures.
+const IMAGES: &str = "images";
 
 /// The state that all tasks of a ledger share.
 struct Shared {
     options: ValkeyOptions,
     observer: Arc<dyn ValkeyObserver>,
     disruptions: watch::Sender<u64>,
+    /// The room for pictures that are sent.
+    image_room: Semaphore,
     /// Notified when the map of the cluster may have changed.
     cluster_changed: Notify,
     /// A node that knows more of the map than the others.
@@ -130,6 +144,11 @@ impl Shared {
     /// Milliseconds until an unused list expires.
     fn ttl_ms(&self) -> u64 {
         u64::try_from(self.options.ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_TTL)
+    }
+
+    /// Milliseconds until an unused picture expires. A session marks its pictures as used within a quarter of the time that its list has.
+    fn image_ttl_ms(&self) -> u64 {
+        (self.ttl_ms() / 4 * 5).min(MAX_TTL)
     }
 
     /// Entries may have been lost.
@@ -150,7 +169,8 @@ impl Valkey {
     pub fn new(options: ValkeyOptions, observer: Arc<dyn ValkeyObserver>) -> Self {
         let (disruptions, cluster_changed) = (watch::Sender::new(0), Notify::new());
         let cluster_informed = Mutex::default();
-        let shared = Arc::new(Shared { options, observer, disruptions, cluster_changed, cluster_informed });
+        let image_room = Semaphore::new(IMAGES_KIB as usize);
+        let shared = Arc::new(Shared { options, observer, disruptions, image_room, cluster_changed, cluster_informed });
         let primaries = match shared.options.url.deployment {
             Deployment::Cluster => Primaries::Cluster(Arc::new(Cluster::new(Arc::clone(&shared)))),
             _ => Primaries::One(Arc::new(Node::new(NodeAddress::Url, Arc::clone(&shared)))),
@@ -186,6 +206,10 @@ impl Valkey {
             (Primaries::Cluster(cluster), SlotKey::Partition(partition)) => {
                 cluster.check_description().await?;
                 cluster.node(cluster::slot(partition.to_string().as_bytes())).await
+            }
+            (Primaries::Cluster(cluster), SlotKey::Images) => {
+                cluster.check_description().await?;
+                cluster.node(cluster::slot(IMAGES.as_bytes())).await
             }
         }
     }
@@ -379,6 +403,47 @@ impl Ledger for Valkey {
         })
     }
 
+    fn hold_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<HeldImages> {
+        self.operation(async move |this| {
+            let call = this.images_call(&script::HOLD_IMAGES, session, &images);
+            held_images(&this.run(SlotKey::Images, &call).await?)
+                .filter(|held| held.present.len() == images.len())
+                .ok_or_else(|| LedgerError::Unreadable("the index of pictures".into()))
+        })
+    }
+
+    fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool> {
+        self.operation(async move |this| {
+            let kib = u32::try_from(bytes.len().div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, IMAGES_KIB);
+            let _room = this.shared.image_room.acquire_many(kib).await;
+            let call = this.images_call(&script::PUT_IMAGE, session, &[image]).arg(bytes);
+            Ok(this.run(SlotKey::Images, &call).await? == Value::Int(1))
+        })
+    }
+
+    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
+        self.operation(async move |this| {
+            let call = images.iter().fold(Call::new(&script::IMAGES), |call, image| call.key(image_key("i", *image)));
+            let unknown = || LedgerError::Unreadable("an answer to the request of pictures".into());
+            let Value::Array(answers) = this.run(SlotKey::Images, &call.number(PAGE_BYTES)).await? else {
+                return Err(unknown());
+            };
+            let image = |answer| match answer {
+                Value::BulkString(bytes) => Ok(Some(Bytes::from(bytes))),
+                Value::Nil => Ok(None),
+                _ => Err(unknown()),
+            };
+            answers.into_iter().map(image).collect()
+        })
+    }
+
+    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
+        self.operation(async move |this| {
+            let call = this.images_call(&script::RELEASE_IMAGES, session, &images);
+            this.run(SlotKey::Images, &call).await.map(drop)
+        })
+    }
+
     fn probe(&self, partition: u16) -> LedgerFuture<()> {
         self.operation(async move |this| {
             let call = Call::new(&script::MARK).key(key(partition, "w"));
@@ -406,6 +471,17 @@ impl Ledger for Valkey {
 }
 
 impl Valkey {
+    /// A call of a script that changes pictures.
+    fn images_call(&self, script: &'static script::LuaScript, session: Uid, images: &[ImageKey]) -> Call {
+        let call = Call::new(script).key(images_key("x")).key(images_key("b"));
+        // a number of Lua is exact up to here
+        let limit = self.shared.options.image_bytes.min(1 << 53);
+        let call = call.number(self.shared.image_ttl_ms()).number(limit).arg(session.to_bytes());
+        images.iter().fold(call, |call, ImageKey { digest, size }| {
+            call.key(image_key("i", *digest)).key(image_key("s", *digest)).arg(format!("{digest}:{size}"))
+        })
+    }
+
     fn append_call(&self, partition: u16, append: &Append) -> Result<Call, LedgerError> {
         let mut call = Call::new(&script::APPEND).key(list_key(&append.session));
         call = call.key(key(partition, "f")).key(key(partition, "u"));
@@ -440,6 +516,14 @@ const MAX_TTL: u64 = 100 * 365 * 86_400_000;
 
 fn key(partition: u16, kind: &str) -> Vec<u8> {
     format!("tt:{{{partition}}}:{kind}").into()
+}
+
+fn images_key(kind: &str) -> Vec<u8> {
+    format!("tt:{{{IMAGES}}}:{kind}").into()
+}
+
+fn image_key(kind: &str, digest: ImageDigest) -> Vec<u8> {
+    format!("tt:{{{IMAGES}}}:{kind}:{digest}").into()
 }
 
 fn deletion_key(session: &str) -> Vec<u8> {
@@ -549,6 +633,12 @@ fn deletion(answer: &Value) -> Option<Deletion> {
     let Value::Array(parts) = answer else { return None };
     let [birth, ago] = &parts[..] else { return None };
     Some(Deletion { birth: uid(birth)?, ago: Duration::from_millis(number(ago)?) })
+}
+
+fn held_images(answer: &Value) -> Option<HeldImages> {
+    let Value::Array(parts) = answer else { return None };
+    let (free, present) = parts.split_first()?;
+    Some(HeldImages { present: present.iter().map(|part| *part == Value::Int(1)).collect(), free: number(free)? })
 }
 
 fn last_uses(answer: Value) -> Option<Vec<LastUse>> {

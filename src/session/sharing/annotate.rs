@@ -139,11 +139,14 @@ impl Sharing {
             let deleted = self.ledger.delete(name, birth).await?;
             // from now on, even if replicas do not confirm it in time
             self.note_deletion(&line, birth, asked, self.store.limits.ttl);
+            let images = known.image_keys();
             self.discard(&line, &mut known);
             self.replicated(&line, suspicion).await?;
-            Ok(deleted || is_only_here)
+            Ok((deleted || is_only_here, birth, images))
         });
-        deleted.await.map_err(|_| SessionError::Unconfirmed)
+        let (deleted, birth, images) = deleted.await.map_err(|_| SessionError::Unconfirmed)?;
+        self.release_images(birth, &images).await;
+        Ok(deleted)
     }
 
     /// Publishes the paths of a session that no process has published. The session counts as unused then.
@@ -184,6 +187,7 @@ impl Sharing {
             let mut is_read = false;
             loop {
                 self.settle(&line, &mut known).await?;
+                self.share_images(&mut known, None).await;
                 if is_read || known.position.is_none() {
                     self.load(&line, &mut known).await?;
                     is_read = true;

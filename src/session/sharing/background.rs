@@ -148,7 +148,7 @@ impl Sharing {
                     // after a disruption, another primary may confirm entries that it does not have
                     known.is_unconfirmed &= !is_replicated || known.checked != self.suspicion();
                 }
-                if !known.is_detached() && !known.is_unconfirmed {
+                if !known.is_detached() && !known.is_unconfirmed && !known.images.is_failed {
                     self.end_unsettled(&line, &known);
                 }
                 Ok(())
@@ -169,8 +169,15 @@ impl Sharing {
         // a partition that fails must not keep those after it from being renewed
         for names in names.chunk_by(|a, b| a.0 == b.0).filter(|names| !self.is_partition_down(names[0].0)) {
             for chunk in names.chunks(RENEWED) {
+                let lines: Vec<_> = chunk.iter().map(|(_, name)| self.line(name)).collect();
                 let chunk = chunk.iter().map(|(_, name)| Arc::clone(name)).collect();
                 let _ = self.within_timeout(Some(names[0].0), self.ledger.renew(chunk)).await;
+                for line in lines {
+                    // a line that is locked is used, and renews its pictures itself
+                    if let Ok(mut known) = line.known.try_lock() {
+                        self.share_images(&mut known, None).await;
+                    }
+                }
             }
         }
     }

@@ -159,9 +159,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::images::Image;
     use crate::session::ledger::memory::MemoryLedger;
-    use crate::session::tests::{BOUNDLESS, shared, store, turn};
-    use crate::session::{Fault, RewardScope};
+    use crate::session::tests::{BOUNDLESS, draft, shared, store, turn};
+    use crate::session::{Call, Fault, PromptImages, RewardScope};
 
     /// A session with branches, two frozen versions, rewards, a mark and finished paths.
     fn recorded() -> Arc<Session> {
@@ -202,6 +203,23 @@ mod tests {
         let finished = ledger.state().finished.values().map(Vec::len).sum::<usize>();
         assert_eq!(finished, session.state().finished.len());
         assert!(finished > 0 && session.state().incomplete == Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn imported_session_has_its_pictures() {
+        let (ledger, store) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
+        let picture = Image::new(vec![1; 5000].into());
+        let mut draft = draft(&[1, 9], &[2]);
+        let image = (Arc::new(picture.clone()), 1..2);
+        draft.about.images = Some(Box::new(PromptImages::new(&[1, 9], [image])));
+        Call::new(Arc::clone(&store), "s".into()).commit(draft).1.await.expect("there is no log");
+        let session = store.session("s").expect("it has a turn");
+        assert_eq!(import(&ledger, &session).await, Ok(Imported::Appended));
+        assert!(ledger.state().lists["s"].iter().all(|entry| entry.body.len() < 1000), "entries have references");
+        let reader = shared(&ledger, Duration::MAX);
+        reader.refresh(["s"]).await.expect("the ledger works");
+        let read = reader.session("s").and_then(|session| session.image(picture.digest));
+        assert_eq!(read.and_then(|image| image.bytes.clone()), picture.bytes);
     }
 
     #[tokio::test(start_paused = true)]

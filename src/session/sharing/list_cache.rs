@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::images::ImageSync;
 use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::ledger::{Change, Entry, LedgerError, Position, Record, Tail};
@@ -30,6 +31,8 @@ pub(super) struct ListCache {
     pub is_unconfirmed: bool,
     /// The suspicion up to which the list was compared.
     pub checked: u64,
+    /// The pictures of the session.
+    pub images: ImageSync,
 }
 
 /// An entry of a list.
@@ -98,10 +101,10 @@ impl ListCache {
     }
 }
 
-/// The entry of a record.
+/// The entry of a record. It has references to pictures.
 pub(super) fn entry(uid: Uid, record: &Record) -> Result<Entry, LedgerError> {
     let mut body = Vec::new();
-    let encoded = record.encode(&mut body);
+    let encoded = record.without_image_bytes().encode(&mut body);
     encoded.map_err(|error| LedgerError::Refused(format!("a record cannot be encoded: {error}").into()))?;
     Ok(Entry { uid, body: body.into() })
 }
@@ -220,6 +223,9 @@ impl Sharing {
             _ => return Err(LedgerError::Unreadable(format!("entry {uid} does not fit the entries before it").into())),
         };
         known.missing.retain(|missing| missing.uid != uid);
+        if let Change::Turn(turn) = &change {
+            known.images.note_references(turn, &session.state().images);
+        }
         known.push(uid, change.clone());
         let bytes = session.apply(change, 0, &self.store.images);
         self.add_bytes(&session, bytes);

@@ -36,6 +36,7 @@ impl Sharing {
         } else if !self.forget_deleted(line, known, false).await? {
             self.counts.healed.fetch_add(known.confirmed() as u64, Ordering::Relaxed);
             known.position = None;
+            known.images.forget_shared();
             self.mark_unsettled(line, known);
         }
         Ok(())
@@ -109,6 +110,7 @@ impl Sharing {
         let confirmed = known.confirmed();
         let mut before = std::mem::take(known);
         let mut missing = std::mem::take(&mut before.missing);
+        let images = before.session.as_ref().map(|session| session.state().images.clone());
         if let Some(session) = &before.session {
             let lacks = |(at, logged): (usize, &CachedEntry)| {
                 if present.contains(&logged.uid) {
@@ -140,6 +142,8 @@ impl Sharing {
         }
         let follows = self.follow(line, known, list).await?;
         debug_assert!(follows, "nothing is detached");
+        // the ledger need not have all of them
+        self.supply_images(known, &images.unwrap_or_default());
         Ok(())
     }
 
@@ -171,7 +175,7 @@ impl Sharing {
     pub(super) async fn settle(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         known.forget_removed();
         let is_checked = known.position.is_none() || known.checked == self.suspicion();
-        if is_checked && !known.is_detached() {
+        if is_checked && !known.is_detached() && !known.images.is_failed {
             return Ok(());
         }
         let mut is_gone = false;
@@ -193,7 +197,7 @@ impl Sharing {
             // a list that was to be begun, and still does not exist then, is that of a deleted session
             is_gone = known.position.is_none();
         }
-        if known.is_unconfirmed {
+        if known.is_unconfirmed || known.images.is_failed {
             // the session in memory may be another one than before, and must not be evicted
             self.mark_unsettled(line, known);
         } else {
@@ -224,6 +228,7 @@ impl Sharing {
         line: &Line,
         known: &mut ListCache,
     ) -> Result<Result<(), Outdated>, LedgerError> {
+        self.share_images(known, None).await;
         while known.is_detached() && known.log.len() > known.confirmed() {
             let from = known.confirmed();
             let until = known.log.len().min(from + STEP);
@@ -266,6 +271,9 @@ impl Sharing {
                 known.missing.pop_front();
                 continue;
             };
+            if let Change::Turn(turn) = &record.change {
+                self.share_images(known, Some(turn)).await;
+            }
             let entry = entry(uid, &record)?;
             let entries = [entry];
             let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {

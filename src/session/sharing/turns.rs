@@ -164,11 +164,16 @@ impl Sharing {
     }
 
     async fn add_confirmed(&self, line: &Line, known: &mut ListCache, draft: &Draft) -> Result<Arc<Turn>, LedgerError> {
+        if draft.about.images.is_some() && known.position.is_none() {
+            // pictures are held under the birth of the session, which another process may have begun
+            self.load(line, known).await?;
+        }
         loop {
             self.settle(line, known).await?;
             self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&mut session.state(), draft.clone()));
+            self.share_images(known, Some(&turn)).await;
             let uid = turn.about.uid;
             let record = session.record(Change::Turn(Arc::clone(&turn)));
             let mut entries = Vec::with_capacity(2);
@@ -182,6 +187,9 @@ impl Sharing {
                     self.apply(line, known, uid, record)?;
                     known.position = Position::after(known.position, &entries);
                     self.store.touch(&session, Instant::now());
+                    if known.images.is_failed {
+                        self.mark_unsettled(line, known);
+                    }
                     if !replicated {
                         self.replicated(line, suspicion).await?;
                     }
@@ -217,6 +225,8 @@ impl Sharing {
         }
         let session = Arc::clone(known.session.as_ref().expect("it has begun"));
         let uid = draft.about.uid;
+        // those of the turn may not be in the ledger
+        known.images.forget_shared();
         let id = session.state().forest.next_id();
         let written = self.log_detached(&line.name, Some(session.birth), id, &draft);
         if let Some(turn) = known.turn(uid) {

@@ -28,6 +28,8 @@ pub struct ValkeyOptions {
     pub timeout: Duration,
     /// Lists expire this long after their last append. Streams keep finished paths at least as long.
     pub ttl: Duration,
+    /// Bytes that the pictures of all sessions may take, with [`IMAGE_OVERHEAD`](super::super::IMAGE_OVERHEAD) for each.
+    pub image_bytes: u64,
 }
 
 /// The PEM files of TLS.

@@ -25,6 +25,34 @@ macro_rules! script {
     };
 }
 
+/// A script that changes the pictures. First it forgets some that have expired. A member of the index is a digest of 64 digits, a colon, and the
+/// size in decimal; its score is when the picture expires. `total` are the bytes of all members.
+macro_rules! image_script {
+    ($head:literal, $text:literal) => {
+        concat!(
+            $head,
+            "
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local total = tonumber(redis.call('GET', KEYS[2]) or '0')
+local function cost(member) return tonumber(string.sub(member, 66)) + 256 end
+local function forget(member)
+  if redis.call('ZREM', KEYS[1], member) == 1 then total = total - cost(member) end
+end
+local function hold(sessions, member)
+  local expires = now + tonumber(ARGV[1])
+  redis.call('ZADD', KEYS[1], string.format('%.0f', expires), member)
+  redis.call('ZADD', sessions, 0, ARGV[3])
+  redis.call('PEXPIRE', sessions, ARGV[1])
+end
+local expired = redis.call('ZRANGE', KEYS[1], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, 100)
+for _, member in ipairs(expired) do forget(member) end
+",
+            $text
+        )
+    };
+}
+
 script! {
     /// Keys: list, stream, use, deletion, index. Arguments: length, birth and last uid of the position (length 0: no position), milliseconds of the TTL,
     /// session, 1 if in use, milliseconds since the session began, number of finished uids, finished uids, elements. Returns 1 (stored), 0
@@ -240,6 +268,79 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'fleet', ARGV[1], 'schema', ARGV[2], 'partitions', ARGV[3])
 end
 return redis.call('HMGET', KEYS[1], unpack(fields))"
+}
+
+script! {
+    /// Keys: index, total, then a picture and its sessions for each. Arguments: milliseconds of the TTL, most bytes, birth of the session, then
+    /// digest and size of each picture. Returns the bytes that are free, then 1 for each picture that exists, and 0 for the others.
+    HOLD_IMAGES,
+    image_script!("#!lua flags=allow-oom", "
+local answer = {0}
+for i = 4, #ARGV do
+  local image = KEYS[2 * i - 5]
+  if redis.call('PEXPIRE', image, ARGV[1]) == 1 then
+    hold(KEYS[2 * i - 4], ARGV[i])
+    answer[#answer + 1] = 1
+  else
+    -- the server may have evicted it
+    forget(ARGV[i])
+    answer[#answer + 1] = 0
+  end
+end
+redis.call('SET', KEYS[2], string.format('%.0f', total))
+answer[1] = string.format('%.0f', math.max(tonumber(ARGV[2]) - total, 0))
+return answer")
+}
+
+script! {
+    /// Keys: index, total, picture, its sessions. Arguments: milliseconds of the TTL, most bytes, birth of the session, digest and size of the
+    /// picture, its bytes. Returns whether it is stored.
+    PUT_IMAGE,
+    image_script!("#!lua", "
+if redis.call('EXISTS', KEYS[3]) == 0 then
+  forget(ARGV[4])
+  if total + cost(ARGV[4]) > tonumber(ARGV[2]) then
+    redis.call('SET', KEYS[2], string.format('%.0f', total))
+    return 0
+  end
+  redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[1])
+  total = total + cost(ARGV[4])
+end
+redis.call('PEXPIRE', KEYS[3], ARGV[1])
+hold(KEYS[4], ARGV[4])
+redis.call('SET', KEYS[2], string.format('%.0f', total))
+return 1")
+}
+
+script! {
+    /// Keys: pictures. Arguments: bytes after which no more pictures are read. Returns the pictures that were read, nil for those that
+    /// do not exist.
+    IMAGES,
+    "#!lua flags=no-writes
+local budget = tonumber(ARGV[1])
+local images = {}
+for i = 1, #KEYS do
+  if budget <= 0 then break end
+  images[i] = redis.call('GET', KEYS[i])
+  budget = budget - (images[i] and #images[i] or 0)
+end
+return images"
+}
+
+script! {
+    /// Keys and arguments: those of [`HOLD_IMAGES`]. Removes the pictures that no other session uses.
+    RELEASE_IMAGES,
+    image_script!("#!lua flags=allow-oom", "
+for i = 4, #ARGV do
+  local sessions = KEYS[2 * i - 4]
+  redis.call('ZREM', sessions, ARGV[3])
+  if redis.call('EXISTS', sessions) == 0 then
+    redis.call('UNLINK', KEYS[2 * i - 5])
+    forget(ARGV[i])
+  end
+end
+redis.call('SET', KEYS[2], string.format('%.0f', total))
+return 1")
 }
 
 script! {

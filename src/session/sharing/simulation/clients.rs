@@ -11,10 +11,11 @@ use super::faults::Loss;
 use super::history::{Fleet, Settings};
 use super::random::Random;
 use crate::columns::Column;
+use crate::images::Image;
 use crate::session::ledger::AppendError;
 use crate::session::{
-    Call, Draft, Frozen, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Turn, TurnMetadata, TurnScores,
-    Uid,
+    Call, Draft, Frozen, PromptImages, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Turn,
+    TurnMetadata, TurnScores, Uid,
 };
 
 /// A turn as its client knows it.
@@ -86,6 +87,13 @@ pub(super) struct ClientLog {
     /// The names of all sessions that a client asked to delete, and when the request ended.
     pub deletes: Vec<(Arc<str>, Instant)>,
     next: u32,
+}
+
+/// The pictures of a prompt: some of its tokens are one.
+pub(super) fn images_of(prompt: &[u32]) -> Option<Box<PromptImages>> {
+    let image = |(at, id): (u32, &u32)| (Arc::new(Image::new(id.to_le_bytes().repeat(20).into())), at..at + 1);
+    let images: Vec<_> = (0..).zip(prompt).filter(|(_, id)| **id > 1_000_000 && **id % 3 == 0).map(image).collect();
+    (!images.is_empty()).then(|| Box::new(PromptImages::new(prompt, images)))
 }
 
 pub(super) async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Random) {
@@ -206,6 +214,7 @@ impl Client<'_> {
                 finish: Some("stop".into()),
                 rid: attempt.rid.clone(),
                 index,
+                images: images_of(&attempt.prompt),
                 ..TurnMetadata::default()
             };
             let draft = Draft {

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::random::Random;
+use crate::images::ImageDigest;
 use crate::session::Uid;
 use crate::session::ledger::memory::{MemoryLedger, State};
 use crate::session::ledger::{
-    Append, Appended, Deletion, FinishedPage, LastUse, Ledger, LedgerError, LedgerFuture, ListOrder, Position,
-    StreamId, Tail,
+    Append, Appended, Deletion, FinishedPage, HeldImages, ImageKey, LastUse, Ledger, LedgerError, LedgerFuture,
+    ListOrder, Position, StreamId, Tail,
 };
 
 /// What a failover loses.
@@ -285,6 +287,22 @@ impl Ledger for Connection {
 
     fn claim(&self, partition: u16, owner: Uid, lease: Duration) -> LedgerFuture<bool> {
         self.plain(move |memory| memory.claim(partition, owner, lease))
+    }
+
+    fn hold_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<HeldImages> {
+        self.plain(move |memory| memory.hold_images(session, images.clone()))
+    }
+
+    fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool> {
+        self.call(true, move |memory| memory.put_image(session, image, bytes.clone()), |is_stored, _| is_stored)
+    }
+
+    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
+        self.plain(move |memory| memory.images(images.clone()))
+    }
+
+    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
+        self.plain(move |memory| memory.release_images(session, images.clone()))
     }
 
     fn probe(&self, partition: u16) -> LedgerFuture<()> {

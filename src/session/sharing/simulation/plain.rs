@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::check::SessionEntries;
-use super::clients::{rows, scores_of};
+use super::clients::{images_of, rows, scores_of};
 use super::faults::Loss;
-use super::history::History;
+use super::history::{History, Process};
 use crate::columns::Column;
+use crate::images::ImageDigest;
 use crate::session::ledger::Change;
 use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Draft, ScoredTurn, Scores, Session, TurnMetadata, TurnScores};
+use crate::session::{Call, Draft, ScoredTurn, Scores, Session, Turn, TurnMetadata, TurnScores};
 
 /// Everything of a session that an export shows.
 #[derive(Debug, PartialEq)]
@@ -21,6 +22,8 @@ struct Export {
     /// By turn: the logprobs, and the names of the columns.
     scores: Vec<(u32, Vec<f32>, Vec<Box<str>>)>,
     causes: Vec<crate::session::Cause>,
+    /// By turn.
+    images: Vec<Vec<ImageDigest>>,
 }
 
 fn export(session: &Session) -> Export {
@@ -33,6 +36,11 @@ fn export(session: &Session) -> Export {
     };
     let scores = state.scores.all().map(of_turn).collect();
     let causes = state.forest.turns().iter().map(|turn| turn.about.cause).collect();
+    let images_of = |turn: &Arc<Turn>| {
+        let images = turn.about.images.iter().flat_map(|images| &images.list);
+        images.map(|image| image.image.digest).collect()
+    };
+    let images = state.forest.turns().iter().map(images_of).collect();
     drop(state);
     let (mut versions, mut rewards) = (Vec::new(), Vec::new());
     for version in 1..=u32::try_from(frozen).expect("it is small") + 1 {
@@ -40,7 +48,7 @@ fn export(session: &Session) -> Export {
         versions.push(rows(&snapshot));
         rewards.push(snapshot.paths(true).0.into_iter().map(|path| path.reward).collect());
     }
-    Export { versions, rewards, incomplete, finished, scores, causes }
+    Export { versions, rewards, incomplete, finished, scores, causes, images }
 }
 
 /// The exports of every process are those of a plain store in which the calls were made in the order of the list.
@@ -49,6 +57,10 @@ pub(super) async fn processes_agree_with_a_plain_store(
     lists: &[SessionEntries],
 ) -> Result<(), String> {
     let plain = store(BOUNDLESS);
+    // a process that ends, or has no room, may have pictures that it could not store yet
+    let is_unlimited = |process: &Process| process.store.memory().limits.bytes == u64::MAX;
+    let is_complete =
+        history.settings.loss == Loss::None && history.crashed.is_empty() && history.processes.iter().all(is_unlimited);
     for list in lists {
         let name = &list.name;
         for (at, (_, record)) in list.records.iter().enumerate() {
@@ -68,6 +80,7 @@ pub(super) async fn processes_agree_with_a_plain_store(
                         about: TurnMetadata {
                             finish: Some("stop".into()),
                             supersedes: turn.about.supersedes.clone(),
+                            images: images_of(&call.prompt),
                             ..TurnMetadata::default()
                         },
                         ..Draft::default()
@@ -117,10 +130,18 @@ pub(super) async fn processes_agree_with_a_plain_store(
             let session = process.store.session(name).ok_or_else(|| format!("{name}: process {at} lacks it"))?;
             let found = export(&session);
             let members = |export: &Export| {
-                (export.versions.clone(), export.rewards.clone(), export.incomplete, export.scores.clone())
+                let versions = (export.versions.clone(), export.images.clone());
+                (versions, export.rewards.clone(), export.incomplete, export.scores.clone())
             };
             if members(&found) != members(&expected) || found.causes != expected.causes {
                 return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));
+            }
+            let lacks_bytes = |turn: &Arc<Turn>| {
+                let mut images = turn.about.images.iter().flat_map(|images| &images.list);
+                images.any(|image| image.image.bytes.is_none())
+            };
+            if is_complete && session.state().forest.turns().iter().any(lacks_bytes) {
+                return Err(format!("{name}: process {at} lacks a picture"));
             }
             match &first {
                 Some(first) if *first != found => return Err(format!("{name}: processes 0 and {at} differ")),

@@ -7,9 +7,11 @@ use redis::Value;
 
 use super::process::{Binary, Process, ledger, options};
 use super::{append, next};
+use crate::images::Image;
+use crate::session::Uid;
 use crate::session::ledger::valkey::cluster::slot;
 use crate::session::ledger::valkey::{Description, ValkeyOptions, inspect};
-use crate::session::ledger::{Appended, Ledger, PARTITIONS, partition_of};
+use crate::session::ledger::{Appended, ImageKey, Ledger, PARTITIONS, partition_of};
 
 const NODES: usize = 6;
 
@@ -102,6 +104,17 @@ async fn each_partition_is_on_its_primary_and_follows_it() {
         keys += size;
     }
     assert!(keys >= 200);
+
+    // one limit for the pictures of all partitions
+    let images: Vec<_> = (0..3).map(|content| Image::new(vec![content; 300 << 10].into())).collect();
+    let mut stored = Vec::new();
+    for image in &images {
+        let (key, bytes) = (ImageKey { digest: image.digest, size: image.size }, image.bytes.clone().unwrap());
+        stored.push(valkey.put_image(Uid::unique(), key, bytes).await.unwrap());
+    }
+    assert_eq!(stored, [true, false, false]);
+    let digests = images.iter().map(|image| image.digest).collect();
+    assert_eq!(valkey.images(digests).await.unwrap(), [images[0].bytes.clone(), None, None]);
 
     // a partition moves to another node; the ledger learns it from the answer
     let session = sessions.iter().find(|session| slot(partition_of(session).to_string().as_bytes()) <= 5460).unwrap();

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::process::{Binary, Observer, ledger, options};
 use super::{append, entries, next};
+use crate::images::Image;
 use crate::session::Uid;
 use crate::session::ledger::valkey::{Valkey, ValkeyOptions};
-use crate::session::ledger::{Append, Appended, Ledger, LedgerError, ListOrder, StreamId, partition_of};
+use crate::session::ledger::{Append, Appended, ImageKey, Ledger, LedgerError, ListOrder, StreamId, partition_of};
 
 const STORED: Appended = Appended::Stored { replicated: true };
 const UNREPLICATED: Appended = Appended::Stored { replicated: false };
@@ -258,6 +259,41 @@ async fn lists_expire_and_streams_are_trimmed() {
 
     let redis::Value::Int(ttl) = raw.send(&format!("PTTL tt:{{{partition}}}:s:s")).await else { panic!("a number") };
     assert!((3_590_000..=3_600_000).contains(&ttl), "{ttl}");
+}
+
+#[tokio::test]
+async fn pictures_expire_and_free_their_bytes() {
+    let Some(binary) = Binary::any() else { return };
+    let server = binary.start(&[]);
+    let (valkey, _) = ledger(options(&server.url()));
+    let mut raw = server.raw().await;
+    let session = Uid::unique();
+    let images: Vec<_> = (0..3).map(|content| Image::new(vec![content; 300 << 10].into())).collect();
+    let key = |image: &Image| ImageKey { digest: image.digest, size: image.size };
+    let put = async |at: usize| valkey.put_image(session, key(&images[at]), images[at].bytes.clone().unwrap()).await;
+    let place = |kind: &str, at: usize| format!("tt:{{images}}:{kind}:{}", images[at].digest);
+    assert_eq!((put(0).await, put(1).await, put(0).await), (Ok(true), Ok(false), Ok(true)), "the limit is 512 KiB");
+    for kind in ["i", "s"] {
+        let redis::Value::Int(ttl) = raw.send(&format!("PTTL {}", place(kind, 0))).await else { panic!("a number") };
+        assert!((4_490_000..=4_500_000).contains(&ttl), "{kind}: {ttl}");
+    }
+    // it expires
+    raw.send(&format!("ZADD tt:{{images}}:x 1 {}:{}", images[0].digest, images[0].size)).await;
+    raw.send(&format!("DEL {}", place("i", 0))).await;
+    assert_eq!(put(1).await, Ok(true));
+    // the server evicts it, which the index does not show
+    raw.send(&format!("DEL {}", place("i", 1))).await;
+    let held = valkey.hold_images(session, images.iter().map(key).collect()).await.unwrap();
+    assert_eq!((held.present, held.free), (vec![false; 3], 512 << 10));
+    assert_eq!(put(2).await, Ok(true));
+    assert_eq!(raw.send("ZCARD tt:{images}:x").await, redis::Value::Int(1));
+    let digests = images.iter().map(|image| image.digest).collect();
+    assert_eq!(valkey.images(digests).await, Ok(vec![None, None, images[2].bytes.clone()]));
+    valkey.release_images(session, vec![key(&images[2])]).await.unwrap();
+    for kind in ["i", "s"] {
+        assert_eq!(raw.send(&format!("EXISTS {}", place(kind, 2))).await, redis::Value::Int(0));
+    }
+    assert_eq!(raw.send("GET tt:{images}:b").await, redis::Value::BulkString(b"0".to_vec()));
 }
 
 #[tokio::test]

@@ -1,15 +1,18 @@
 //! Random commands to the ledger in memory and to a real server. All answers must be equal.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::process::{Binary, Raw, ledger, options};
+use crate::images::Image;
 use crate::session::Uid;
 use crate::session::ledger::memory::MemoryLedger;
 use crate::session::ledger::{
-    Append, Appended, Entry, FinishedEntry, LastUse, Ledger, ListOrder, Position, StreamId, Tail, partition_of,
+    Append, Appended, Entry, FinishedEntry, ImageKey, LastUse, Ledger, ListOrder, Position, StreamId, Tail,
+    partition_of,
 };
 
 /// The largest difference between the clocks of both.
@@ -86,7 +89,7 @@ impl Pair {
         let sessions = self.sessions.clone();
         let session = self.random.pick(&sessions);
         let partition = partition_of(&session);
-        match self.random.below(23) {
+        match self.random.below(28) {
             0..8 => self.append(session).await,
             8..12 => self.fetch(&session).await,
             12 => {
@@ -142,6 +145,7 @@ impl Pair {
                 self.count(if claimed { "claimed" } else { "not claimed" });
             }
             20..22 => self.list(partition).await,
+            22..27 => self.images().await,
             _ => {
                 // nothing is idle for an hour, and the partition counts as swept
                 let hour = Duration::from_secs(3600);
@@ -242,6 +246,46 @@ impl Pair {
         assert_eq!(names(&real), names(&self.memory.list(partition, order, Some(memory), limit).await.unwrap()));
     }
 
+    /// Uses pictures in some sessions. The limit is that of a few.
+    async fn images(&mut self) {
+        let image = |content: u8| Image::new(vec![content; 30_000 * usize::from(content)].into());
+        let key = |image: &Image| ImageKey { digest: image.digest, size: image.size };
+        let all: Vec<_> = (1..8).map(image).collect();
+        let some: Vec<_> = all.iter().filter(|_| self.random.below(2) == 0).collect();
+        let keys: Vec<_> = some.iter().map(|image| key(image)).collect();
+        let session = Uid::from_bytes([self.random.pick(&[1, 2]); 16]);
+        match self.random.below(4) {
+            0 => {
+                let held = self.valkey.hold_images(session, keys.clone()).await.unwrap();
+                assert_eq!(held, self.memory.hold_images(session, keys).await.unwrap());
+                self.count("pictures held");
+            }
+            1 => {
+                self.valkey.release_images(session, keys.clone()).await.unwrap();
+                self.memory.release_images(session, keys).await.unwrap();
+                self.count("pictures released");
+            }
+            2 => {
+                let mut left: Vec<_> = some.iter().map(|image| image.digest).collect();
+                while !left.is_empty() {
+                    let read = self.valkey.images(left.clone()).await.unwrap();
+                    for (digest, bytes) in left.drain(..read.len()).zip(read) {
+                        assert_eq!(self.memory.images(vec![digest]).await.unwrap(), [bytes]);
+                    }
+                }
+                self.count("pictures read");
+            }
+            _ => {
+                for image in some {
+                    let (key, bytes) = (key(image), image.bytes.clone().unwrap());
+                    let is_stored = self.valkey.put_image(session, key, bytes.clone()).await.unwrap();
+                    assert_eq!(is_stored, self.memory.put_image(session, key, bytes).await.unwrap());
+                    self.count(if is_stored { "picture stored" } else { "picture refused" });
+                }
+            }
+        }
+    }
+
     /// Waits until times of later commands differ from those before, in both ledgers, and a sweep of no duration is over.
     async fn next_millisecond(&mut self) {
         let begun = std::time::Instant::now();
@@ -277,7 +321,8 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
             idle: Vec::new(),
             seen: Default::default(),
         };
-        for _ in 0..60 {
+        pair.memory.image_limit.store(512 << 10, Ordering::Relaxed);
+        for _ in 0..70 {
             pair.step().await;
         }
         for (what, count) in pair.seen {
@@ -305,6 +350,11 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         "has a tombstone",
         "has no tombstone",
         "deletion restored",
+        "pictures held",
+        "pictures released",
+        "pictures read",
+        "picture stored",
+        "picture refused",
     ] {
         assert!(seen.get(what).is_some_and(|count| *count > 5), "too few of {what:?}: {seen:?}");
     }

@@ -206,6 +206,7 @@ pub(super) fn options(url: &str) -> ValkeyOptions {
         replicas: 0,
         timeout: Duration::from_secs(2),
         ttl: Duration::from_secs(3600),
+        image_bytes: 512 << 10,
     }
 }
 

@@ -1,0 +1,488 @@
+//! The pictures of shared sessions.
+//!
+//! The entries of a list have references. The ledger has the bytes of each picture once for all sessions, within a limit. They are stored before the
+//! entry of the turn that brings them, and read with the session. A picture that the ledger refuses or loses stays a reference in other processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, timeout};
+
+use super::Sharing;
+use super::list_cache::ListCache;
+use crate::images::{Image, ImageDigest};
+use crate::session::ledger::{IMAGE_OVERHEAD, ImageKey, LedgerError};
+use crate::session::state::Session;
+use crate::session::store::ImageStore;
+use crate::session::turn::SessionImages;
+use crate::session::{Turn, TurnImage, Uid};
+
+/// How long pictures are neither stored nor read after a failure.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The time after which the ledger is asked again for pictures that it lacked.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Pictures that one command names.
+const AT_ONCE: usize = 256;
+
+/// What this process knows of the pictures of a session in the ledger.
+#[derive(Debug, Default)]
+pub(super) struct ImageSync {
+    /// When the ledger stored, or refused, all pictures that the session had in memory, and the suspicion at that time.
+    shared: Option<(Instant, u64)>,
+    /// The ledger lacks pictures because it failed. They are stored later.
+    pub is_failed: bool,
+    /// The pictures of which the session has only references.
+    unread: BTreeMap<ImageDigest, UnreadImage>,
+    /// When the ledger was asked for all of these.
+    asked: Option<Instant>,
+}
+
+/// A picture whose bytes were not read.
+#[derive(Debug)]
+struct UnreadImage {
+    reference: Arc<Image>,
+    /// The turns that have it.
+    turns: Vec<u32>,
+}
+
+impl ImageSync {
+    /// Notes the pictures of a turn whose bytes are not known.
+    pub(super) fn note_references(&mut self, turn: &Turn, known: &SessionImages) {
+        for TurnImage { image, .. } in turn.about.images.iter().flat_map(|images| &images.list) {
+            if image.bytes.is_none() && !known.contains_key(&image.digest) {
+                let unread = || UnreadImage { reference: Arc::clone(image), turns: Vec::new() };
+                self.unread.entry(image.digest).or_insert_with(unread).turns.push(turn.id);
+                self.asked = None;
+            }
+        }
+    }
+
+    /// Pictures in memory may not be in the ledger.
+    pub(super) fn forget_shared(&mut self) {
+        self.shared = None;
+    }
+
+    /// Whether the ledger has bytes that are not read, as far as is known.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty() && self.asked.is_none_or(|asked| asked.elapsed() >= RETRY)
+    }
+}
+
+impl Sharing {
+    /// Stores the pictures of a session that the ledger may lack: those of `turn`, which is to be appended, and from time to time all, so that they
+    /// outlive the list. Never fails: the entries are appended in any case.
+    pub(super) async fn share_images(&self, known: &mut ListCache, turn: Option<&Turn>) {
+        let Some(session) = known.session.clone() else { return };
+        let suspicion = self.suspicion();
+        let is_shared = |(at, before): (Instant, u64)| before == suspicion && at.elapsed() < self.store.limits.ttl / 4;
+        let is_due = !known.images.shared.is_some_and(is_shared);
+        let mut images = SessionImages::new();
+        {
+            let state = session.state();
+            let own = turn.into_iter().flat_map(|turn| &turn.about.images).flat_map(|images| &images.list);
+            let new = own.map(|image| &image.image).filter(|image| !state.images.contains_key(&image.digest));
+            let references = known.images.unread.values().map(|unread| &unread.reference);
+            // the bytes come last, in place of a reference
+            let held = references.chain(state.images.values()).filter(|_| is_due);
+            images.extend(held.chain(new).map(|image| (image.digest, Arc::clone(image))));
+        }
+        if images.is_empty() {
+            known.images.is_failed = false;
+            return;
+        }
+        let stored = match self.are_images_paused() {
+            true => Err(LedgerError::Unavailable("it failed a moment ago".into())),
+            false => {
+                let limit = self.limits.timeout / 2;
+                let stored = timeout(limit, self.put_images(session.birth, &images)).await;
+                let stored = stored.unwrap_or(Err(LedgerError::Timeout(limit)));
+                stored.inspect_err(|error| self.pause_images(error))
+            }
+        };
+        // otherwise the session stays in memory until they are stored
+        known.images.is_failed = stored.is_err() && !self.is_full_of_detached();
+        match stored {
+            Ok(()) if is_due => known.images.shared = Some((Instant::now(), suspicion)),
+            Ok(()) => {}
+            Err(_) => known.images.shared = None,
+        }
+    }
+
+    /// Stores pictures that the ledger lacks, as far as they have room.
+    async fn put_images(&self, session: Uid, images: &SessionImages) -> Result<(), LedgerError> {
+        let images: Vec<_> = images.values().collect();
+        for some in images.chunks(AT_ONCE) {
+            let held = self.ledger.hold_images(session, some.iter().map(|image| key(image)).collect()).await?;
+            let mut free = held.free;
+            for (image, is_present) in some.iter().zip(held.present) {
+                let Some(bytes) = image.bytes.as_ref().filter(|_| !is_present) else { continue };
+                let size = image.size.saturating_add(IMAGE_OVERHEAD);
+                // one without room need not be sent
+                let is_stored = size <= free && self.ledger.put_image(session, key(image), bytes.clone()).await?;
+                if is_stored {
+                    free -= size;
+                    count(&self.counts.images_stored);
+                } else if count(&self.counts.images_refused) == 0 {
+                    tracing::warn!(
+                        "the ledger has no room for further pictures: other tokentaps have references, see --ledger-image-bytes"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the pictures of a session of which other processes have appended references.
+    ///
+    /// # Errors
+    /// When the ledger fails. The pictures that were read before are in memory.
+    pub(super) async fn read_images(&self, known: &mut ListCache) -> Result<(), LedgerError> {
+        if !known.images.has_unread() {
+            return Ok(());
+        }
+        if self.are_images_paused() {
+            return Err(LedgerError::Unavailable("its pictures could not be read a moment ago".into()));
+        }
+        let digests: Vec<_> = known.images.unread.keys().copied().collect();
+        let mut left = &digests[..];
+        while !left.is_empty() {
+            let asked = left.len().min(AT_ONCE);
+            let read =
+                self.ledger.images(left[..asked].to_vec()).await.inspect_err(|error| self.pause_images(error))?;
+            if read.is_empty() || read.len() > asked {
+                return Err(LedgerError::Unreadable("it returns other pictures than it was asked for".into()));
+            }
+            let (these, after) = left.split_at(read.len());
+            left = after;
+            let these = these.to_vec();
+            let verified = tokio::task::spawn_blocking(move || verify(&these, read)).await;
+            let found = verified.map_err(|error| LedgerError::Unreadable(error.to_string().into()))?;
+            self.counts.images_read.fetch_add(found.len() as u64, Ordering::Relaxed);
+            self.supply_images(known, &found);
+        }
+        self.counts.images_absent.fetch_add(known.images.unread.len() as u64, Ordering::Relaxed);
+        known.images.asked = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Gives references of a session the bytes of pictures.
+    pub(super) fn supply_images(&self, known: &mut ListCache, images: &SessionImages) {
+        let Some(session) = &known.session else { return };
+        let unread = &mut known.images.unread;
+        let turns = images.keys().filter_map(|digest| unread.remove(digest)).flat_map(|unread| unread.turns).collect();
+        session.supply_images(images, turns, &self.store.images);
+        // a pinned session counts them
+        self.add_bytes(session, 0);
+    }
+
+    /// Removes the pictures of a deleted session from the ledger. Those that this cannot remove expire.
+    pub(super) async fn release_images(&self, session: Uid, images: &[ImageKey]) {
+        for some in images.chunks(AT_ONCE) {
+            if self.are_images_paused() || self.ledger.release_images(session, some.to_vec()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn are_images_paused(&self) -> bool {
+        self.images_paused_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A failure must not delay each turn.
+    fn pause_images(&self, error: &LedgerError) {
+        *self.images_paused_until.lock() = Some(Instant::now() + PAUSE);
+        if count(&self.counts.images_failed) == 0 {
+            tracing::error!(%error, "pictures of shared sessions are neither stored in the ledger nor read");
+        }
+    }
+}
+
+impl ListCache {
+    /// The pictures of the session, and of references to further ones.
+    pub(super) fn image_keys(&self) -> Vec<ImageKey> {
+        let Some(session) = &self.session else { return Vec::new() };
+        let state = session.state();
+        let references = self.images.unread.values().map(|unread| &unread.reference);
+        references.chain(state.images.values()).map(|image| key(image)).collect()
+    }
+}
+
+impl Session {
+    /// Gives the references of some turns their bytes.
+    fn supply_images(&self, found: &SessionImages, turns: BTreeSet<u32>, store: &ImageStore) {
+        let mut state = self.state();
+        if state.removed {
+            return;
+        }
+        let state = &mut *state;
+        for id in turns {
+            let Some(turn) = state.forest.turn_mut(id) else { continue };
+            let Some(images) = &mut Arc::make_mut(turn).about.images else { continue };
+            for image in images.list.iter_mut().filter(|image| image.image.bytes.is_none()) {
+                if let Some(found) = found.get(&image.image.digest) {
+                    image.image = Arc::clone(found);
+                }
+            }
+            store.hold(&mut state.images, images);
+        }
+    }
+}
+
+fn key(image: &Image) -> ImageKey {
+    ImageKey { digest: image.digest, size: image.size }
+}
+
+/// Increments a counter. Returns its value before.
+fn count(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The pictures that were read, without those that are damaged.
+fn verify(digests: &[ImageDigest], read: Vec<Option<Bytes>>) -> SessionImages {
+    let images = digests.iter().zip(read).filter_map(|(digest, bytes)| {
+        let image = Image::new(bytes?);
+        (image.digest == *digest).then(|| (*digest, Arc::new(image)))
+    });
+    images.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::ledger::{AppendError, Change, PARTITIONS, Record, SharedLog};
+    use crate::session::tests::{BOUNDLESS, draft, shared, shared_with};
+    use crate::session::{Call, PromptImages, Sessions, StoreLimits};
+
+    /// The bytes of a picture.
+    const BYTES: usize = 10_000;
+
+    /// How long unused sessions are kept.
+    const TTL: Duration = Duration::from_secs(1000);
+
+    fn picture(content: u8) -> Arc<Image> {
+        Arc::new(Image::new(Bytes::from(vec![content; BYTES])))
+    }
+
+    /// Commits a turn with a picture, whose tokens follow `ids`.
+    async fn turn(store: &Arc<Sessions>, session: &str, ids: &[u32], content: u8) -> Result<(), AppendError> {
+        let prompt = [ids, &[9, 9]].concat();
+        let start = u32::try_from(ids.len()).unwrap();
+        let mut draft = draft(&prompt, &[5]);
+        draft.about.images = Some(Box::new(PromptImages::new(&prompt, [(picture(content), start..start + 2)])));
+        Call::new(Arc::clone(store), session.into()).commit(draft).1.await
+    }
+
+    async fn text(store: &Arc<Sessions>, session: &str, ids: &[u32]) {
+        Call::new(Arc::clone(store), session.into()).commit(draft(ids, &[5])).1.await.unwrap();
+    }
+
+    /// Whether the pictures of the turns of a session are known, after it was read.
+    async fn known(store: &Sessions, session: &str) -> Vec<bool> {
+        store.refresh([session]).await.unwrap();
+        let session = store.session(session).unwrap();
+        let turns = session.latest(usize::MAX).into_iter().rev();
+        turns.filter_map(|turn| Some(turn.about.images.as_ref()?.list[0].image.bytes.is_some())).collect()
+    }
+
+    fn processes<const N: usize>(ledger: &Arc<MemoryLedger>) -> [Arc<Sessions>; N] {
+        [(); N].map(|()| shared(ledger, Duration::MAX))
+    }
+
+    fn counted(store: &Sessions, counter: impl Fn(&crate::session::SharingCounts) -> &AtomicU64) -> u64 {
+        counter(&store.sharing().counts).load(Ordering::Relaxed)
+    }
+
+    fn unavailable() -> LedgerError {
+        LedgerError::Unavailable("it is down".into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn picture_of_two_sessions_is_in_the_ledger_once() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        turn(&first, "a", &[1], 1).await.unwrap();
+        turn(&first, "a", &[2], 1).await.unwrap();
+        turn(&second, "b", &[1], 1).await.unwrap();
+        {
+            let state = ledger.state();
+            assert_eq!(state.images.keys().collect::<Vec<_>>(), [&picture(1).digest]);
+            let entries = state.lists.values().flatten().map(|entry| entry.body.len()).max();
+            assert!(entries.unwrap() < BYTES / 4, "entries have references: {entries:?}");
+        }
+        assert_eq!([&first, &second].map(|store| counted(store, |counts| &counts.images_stored)), [1, 0]);
+        assert_eq!(known(&second, "a").await, [true; 2]);
+        assert_eq!(known(&first, "b").await, [true]);
+        let held = second.session("a").unwrap().image(picture(1).digest).unwrap();
+        assert_eq!(held.bytes, picture(1).bytes);
+        let bytes = second.size().1;
+        assert!((BYTES as u64..2 * BYTES as u64).contains(&bytes), "{bytes}: once in memory");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn picture_beyond_the_limit_is_a_reference_elsewhere() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        ledger.image_limit.store(BYTES as u64 + 2 * IMAGE_OVERHEAD, Ordering::Relaxed);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        turn(&first, "s", &[2], 2).await.unwrap();
+        turn(&first, "s", &[3], 1).await.unwrap();
+        assert_eq!(known(&first, "s").await, [true; 3]);
+        assert_eq!(known(&second, "s").await, [true, false, true]);
+        let image = second.session("s").unwrap().turn(1).unwrap().about.images.as_ref().unwrap().list[0].image.clone();
+        assert_eq!((image.digest, image.size), (picture(2).digest, BYTES as u64));
+        assert_eq!(counted(&first, |counts| &counts.images_refused), 1);
+        assert_eq!(counted(&second, |counts| &counts.images_absent), 1);
+        assert!(!first.session("s").unwrap().state().is_detached, "a picture without room is not sent again");
+        // the process that has it stores it when there is room, and the other one asks again
+        ledger.image_limit.store(u64::MAX, Ordering::Relaxed);
+        ledger.disruptions.send_modify(|count| *count += 1);
+        text(&first, "s", &[4]).await;
+        tokio::time::sleep(RETRY).await;
+        assert_eq!(known(&second, "s").await, [true; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_of_pictures_delays_no_turn_and_is_repaired() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        *ledger.image_failure.lock() = Some(unavailable());
+        turn(&first, "s", &[1], 1).await.unwrap();
+        turn(&first, "s", &[2], 2).await.unwrap();
+        assert_eq!(counted(&first, |counts| &counts.images_failed), 1, "the second turn does not wait");
+        assert!(second.refresh(["s"]).await.is_err(), "what cannot be read is not reported as absent");
+        assert_eq!(second.session("s").unwrap().summary().turns, 2);
+        assert!(first.session("s").unwrap().state().is_detached, "it stays in memory");
+        *ledger.image_failure.lock() = None;
+        tokio::time::sleep(PAUSE).await;
+        first.settle().await;
+        assert!(!first.session("s").unwrap().state().is_detached);
+        assert_eq!(known(&second, "s").await, [true; 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn detached_turns_bring_their_pictures() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        ledger.failing.lock().extend((0..PARTITIONS).map(|partition| (partition, unavailable())));
+        turn(&first, "s", &[2], 2).await.unwrap_err();
+        turn(&first, "t", &[1], 3).await.unwrap_err();
+        ledger.failing.lock().clear();
+        first.sharing().probe_primaries().await;
+        first.settle().await;
+        assert_eq!(known(&second, "s").await, [true; 2]);
+        assert_eq!(known(&second, "t").await, [true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn used_session_keeps_its_pictures_and_an_unused_one_loses_them() {
+        let ledger = Arc::new(MemoryLedger::new());
+        ledger.image_ttl_ms.store(u64::try_from(TTL.as_millis()).unwrap() / 4 * 5, Ordering::Relaxed);
+        let limits = StoreLimits { ttl: TTL, ..BOUNDLESS };
+        let process = || shared_with(&ledger, SharedLog::default(), limits, TTL);
+        let (first, second) = (process(), process());
+        for session in ["used", "running", "unused"] {
+            turn(&first, session, &[1], u8::try_from(session.len()).unwrap()).await.unwrap();
+        }
+        let running = Call::new(Arc::clone(&first), "running".into());
+        let background = tokio::spawn(Arc::clone(&first).run());
+        for at in 0..20 {
+            tokio::time::sleep(TTL / 5).await;
+            // by turns, so that neither has all of the session
+            text(if at % 2 == 0 { &first } else { &second }, "used", &[1, 9, 9, 5, 100 + at]).await;
+        }
+        background.abort();
+        drop(running);
+        let third = process();
+        for (session, expected) in [("used", true), ("running", true), ("unused", false)] {
+            assert_eq!(known(&third, session).await, [expected], "{session}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_session_leaves_only_the_pictures_of_others() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second, third] = processes(&ledger);
+        turn(&first, "a", &[1], 1).await.unwrap();
+        turn(&first, "a", &[2], 2).await.unwrap();
+        turn(&second, "b", &[1], 1).await.unwrap();
+        // a process that has not read the pictures
+        assert_eq!(third.sharing().delete(&"a".into()).await, Ok(true));
+        assert_eq!(ledger.state().images.keys().collect::<Vec<_>>(), [&picture(1).digest]);
+        assert_eq!(known(&third, "b").await, [true]);
+        assert_eq!(third.sharing().delete(&"b".into()).await, Ok(true));
+        assert!(ledger.state().images.is_empty());
+        // a later session of the name
+        turn(&first, "a", &[1], 1).await.unwrap();
+        assert_eq!(known(&second, "a").await, [true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ledger_that_lost_all_data_gets_the_pictures_again() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        let background = tokio::spawn(Arc::clone(&first).run());
+        turn(&first, "s", &[1], 1).await.unwrap();
+        let fleet = ledger.state().fleet + 1;
+        *ledger.state() = crate::session::ledger::memory::State { fleet, ..Default::default() };
+        ledger.disruptions.send_modify(|count| *count += 1);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        background.abort();
+        assert_eq!(known(&second, "s").await, [true]);
+        // a failover that lost only the picture
+        ledger.state().images.clear();
+        ledger.disruptions.send_modify(|count| *count += 1);
+        first.settle().await;
+        first.refresh(["s"]).await.unwrap();
+        let [third] = processes(&ledger);
+        assert_eq!(known(&third, "s").await, [true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_is_merged_keeps_pictures_that_the_ledger_lacks() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        ledger.image_limit.store(0, Ordering::Relaxed);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        second.refresh(["s"]).await.unwrap();
+        let before = ledger.state().clone();
+        turn(&first, "s", &[2], 2).await.unwrap();
+        // the replica that lacks the last turn becomes the primary, and another process appends
+        *ledger.state() = before;
+        ledger.disruptions.send_modify(|count| *count += 1);
+        text(&second, "s", &[3]).await;
+        text(&first, "s", &[4]).await;
+        assert_eq!(first.session("s").unwrap().state().generation, 1, "it was merged");
+        assert_eq!(known(&first, "s").await, [true; 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn damaged_picture_is_absent() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        ledger.state().images.get_mut(&picture(1).digest).unwrap().bytes = Bytes::from_static(b"other");
+        assert_eq!(known(&second, "s").await, [false]);
+    }
+
+    #[test]
+    fn record_without_bytes_keeps_its_references() {
+        let prompt = [1, 9, 9, 2];
+        let mut draft = draft(&prompt, &[5]);
+        draft.about.images = Some(Box::new(PromptImages::new(&prompt, [(picture(1), 1..3)])));
+        let turn = draft.place(0, None, crate::session::Cause::First, prompt[..].into());
+        let record = Record::new("s", Uid::unique(), Change::Turn(Arc::new(turn)));
+        let mut bytes = Vec::new();
+        record.without_image_bytes().encode(&mut bytes).unwrap();
+        let Some(Record { change: Change::Turn(read), .. }) = Record::decode(&bytes) else { panic!("a turn") };
+        let image = &read.about.images.as_ref().unwrap().list[0];
+        assert_eq!((image.image.digest, &image.image.bytes, image.is_stored), (picture(1).digest, &None, false));
+        assert_eq!(read.prompt_keys().len(), 4);
+    }
+}
