@@ -1,6 +1,6 @@
 //! The entries of one manifest: collected, then encoded as data files.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::chain::Chain;
 use super::manifest::{ARCHIVE_VERSION, Blob, DataFile, Manifest, MissedPaths};
 use super::{Content, Entry, Position};
 use crate::export::{Annotate, SCHEMA_VERSION, parquet_file, row_key, verdict};
+use crate::images::ImageDigest;
 use crate::session::Path;
 
 /// Entries of one batch. It bounds the size of a manifest.
@@ -25,6 +26,8 @@ pub(super) const LARGE_EXTRAS: usize = 32 << 10;
 pub(super) struct Batch {
     entries: Vec<Entry>,
     bytes: u64,
+    /// The pictures of the entries, whose bytes count once.
+    images: HashSet<ImageDigest>,
     /// When the first of them finished, at the earliest.
     pub(super) since: Option<Instant>,
 }
@@ -56,6 +59,8 @@ impl Batch {
             }
             if let Content::Path(path) = &entry.content {
                 self.bytes += path.steps.iter().map(|step| step.turn.bytes()).sum::<u64>();
+                let new = path.images().filter(|image| self.images.insert(image.image.digest));
+                self.bytes += new.map(|image| image.image.size).sum::<u64>();
             }
             self.entries.push(entry);
         }
@@ -94,7 +99,10 @@ pub(super) fn encode(batch: Batch, chain: &Chain, annotate: &Annotate) -> Option
     for Entry { position, content } in batch.entries {
         match content {
             Content::Path(path) => match verdict(&path) {
-                Ok(()) => by_label.entry(policy_label(&path)).or_default().push(blobs.move_large_extras(path)),
+                Ok(()) => {
+                    blobs.add_images(&path);
+                    by_label.entry(policy_label(&path)).or_default().push(blobs.move_large_extras(path));
+                }
                 Err(reason) => *excluded.entry(reason.to_owned()).or_default() += 1,
             },
             Content::Excluded(reason) => *excluded.entry(reason.to_owned()).or_default() += 1,
@@ -181,6 +189,14 @@ pub(super) fn sha256(content: &[u8]) -> String {
 struct Blobs(BTreeMap<String, Bytes>);
 
 impl Blobs {
+    /// Adds the pictures of a path, whose bytes are known. Its row has their digests.
+    fn add_images(&mut self, path: &Path) {
+        for image in path.images().map(|image| image.image) {
+            let bytes = || image.bytes.clone().expect("the verdict of the path is that it has all pictures");
+            self.0.entry(image.digest.to_string()).or_insert_with(bytes);
+        }
+    }
+
     /// Replaces each large member of the extras by an object that names a blob with its JSON.
     fn move_large_extras(&mut self, mut path: Path) -> Path {
         for step in &mut path.steps {

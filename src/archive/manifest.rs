@@ -33,7 +33,7 @@ pub struct Manifest {
     pub rows: u64,
     /// The data files.
     pub files: Vec<DataFile>,
-    /// The extras that are stored as blobs.
+    /// The large extras and the pictures, which are stored as blobs.
     pub blobs: Vec<Blob>,
     /// The numbers of paths that are not rows, by reason.
     pub excluded: BTreeMap<String, u64>,
@@ -58,7 +58,7 @@ pub struct DataFile {
     pub max_row_key: String,
 }
 
-/// Large extras of a turn.
+/// A large member of a turn's extras, or a picture.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Blob {
     /// The SHA-256 of the content, which is the name below `blobs/`.

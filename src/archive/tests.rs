@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use object_store::path::Path as Location;
@@ -18,9 +19,10 @@ use super::batch::LARGE_EXTRAS;
 use super::*;
 use crate::export::parquet_row_keys as row_keys;
 use crate::export::row_key;
+use crate::images::Image;
 use crate::metrics::Metrics;
 use crate::rl;
-use crate::session::{Path, Span, Step, Turn, TurnMetadata};
+use crate::session::{Path, PromptImages, Span, Step, Turn, TurnMetadata};
 use faulty::{Faulty, Random};
 
 /// A path of one turn. Its policy label depends on the number.
@@ -286,6 +288,64 @@ async fn large_extras_are_blobs() {
     assert_eq!(verify(&storage, |_| ()).await.unwrap().problems, Vec::<String>::new());
     inner.delete(&Location::from(format!("a/prefix/blobs/{}", blob.sha256))).await.unwrap();
     assert_eq!(verify(&storage, |_| ()).await.unwrap().problems, [format!("blobs/{}: does not exist", blob.sha256)]);
+}
+
+/// A path with these pictures in its prompt; one without bytes is a reference.
+fn path_with(number: u64, images: &[Image]) -> Path {
+    let mut path = path(number);
+    let mut turn = (*path.steps[0].turn).clone();
+    let prompt: Arc<[u32]> = vec![9; images.len()].into();
+    let ranges = (0..).map(|at| at..at + 1);
+    let images = images.iter().map(|image| Arc::new(image.clone())).zip(ranges);
+    turn.about.images = Some(Box::new(PromptImages::new(&prompt, images)));
+    turn.prompt = prompt;
+    path.steps[0].turn = Arc::new(turn);
+    path
+}
+
+#[tokio::test(start_paused = true)]
+async fn pictures_are_blobs() {
+    let (inner, source) = (Arc::new(InMemory::new()), Source::new(1));
+    let storage = storage(&inner);
+    let [one, two] = [b"one".as_slice(), b"the other"].map(|content| Image::new(Bytes::copy_from_slice(content)));
+    let reference = Image { bytes: None, ..Image::new(Bytes::from_static(b"unknown")) };
+    source.add(0, 1, Content::Path(path_with(1, &[one.clone(), two.clone(), one.clone()])));
+    source.add(0, 2, Content::Path(path_with(2, &[one.clone()])));
+    source.add(0, 3, Content::Path(path_with(3, &[one.clone(), reference])));
+    archive_all(&storage, source).await;
+    let mut manifests = Manifests::list(&storage, chains(&storage).await.unwrap().remove(0)).await.unwrap();
+    let (manifest, _) = manifests.next().await.unwrap().unwrap();
+    assert_eq!((manifest.rows, &manifest.excluded), (2, &[("image_unavailable".to_owned(), 1)].into()));
+    let mut blobs = [&one, &two].map(|image| (image.digest.to_string(), image.size));
+    blobs.sort();
+    assert_eq!(manifest.blobs.iter().map(|blob| (blob.sha256.clone(), blob.bytes)).collect::<Vec<_>>(), blobs);
+    for image in [&one, &two] {
+        let name = format!("blobs/{}", image.digest);
+        assert_eq!(storage.get(&name).await.unwrap(), image.bytes);
+    }
+    let files: u64 = manifest.files.iter().map(|file| file.bytes).sum();
+    assert_eq!(manifest.bytes(), files + one.size + two.size, "each picture counts once");
+    let found = verify(&storage, |_| ()).await.unwrap();
+    assert_eq!((found.bytes, found.problems), (manifest.bytes(), Vec::new()));
+    let location = Location::from(format!("a/prefix/blobs/{}", two.digest));
+    inner.put(&location, Bytes::from_static(b"another").into()).await.unwrap();
+    let problems = verify(&storage, |_| ()).await.unwrap().problems;
+    assert_eq!(problems, [format!("blobs/{}: the content has another hash", two.digest)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pictures_count_once_towards_a_full_batch() {
+    let (inner, source) = (Arc::new(InMemory::new()), Source::new(1));
+    let storage = storage(&inner);
+    let picture = |content| Image::new(vec![content; 60_000].into());
+    let running = archiver(storage.clone(), source.clone(), Options { interval: HOUR, bytes: 100_000 }).spawn();
+    for (number, content) in [(1, 1), (2, 1), (3, 2)] {
+        assert_eq!(contents(&storage).await.0, Vec::<String>::new());
+        source.add(0, number, Content::Path(path_with(number, &[picture(content)])));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(contents(&storage).await.0.len(), 3);
+    drop(running);
 }
 
 #[tokio::test(start_paused = true)]

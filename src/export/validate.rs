@@ -55,12 +55,12 @@ fn image_bytes(before: u64, turn: &Turn, needs: Needs) -> Result<u64, &'static s
     if is_too_large { Err("images_too_large") } else { Ok(bytes) }
 }
 
-/// Whether a path can be a row of the columnar formats, or the name of the problem.
+/// Whether a path can be a row of the columnar formats with all its pictures, or the name of the problem.
 ///
 /// # Errors
 /// The problem of its first turn that has one.
 pub(crate) fn verdict(path: &Path) -> Result<(), &'static str> {
-    let needs = Needs { int32_ids: true, ..Needs::default() };
+    let needs = Needs { int32_ids: true, images: Some(ExportImages::Embed), ..Needs::default() };
     if path.prompt_len() == 0 {
         return Err("no_prompt");
     }

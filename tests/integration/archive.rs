@@ -12,6 +12,8 @@ use crate::crash::StandaloneEngine;
 use crate::crash::trainers::{generate_turn, post_control};
 use crate::support::binary::{Binary, arguments, output, output_with};
 use crate::support::client::{get, request};
+use crate::support::upstream::EngineProfile;
+use crate::support::vision::{END, PAD, START, Vision, data_uri, png};
 
 /// A folder for an archive.
 struct Archive(TempDir);
@@ -261,4 +263,33 @@ async fn invalid_archive_is_refused_at_the_start() {
     assert!(code == Some(64) && line.contains("needs --record true"), "{line}");
     let (code, line) = run(&["archive", "verify", "file:///there/is/no/such"]).await;
     assert!(code == Some(1) && line.contains("no such folder"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_are_archived_once_beside_their_rows() {
+    let vision = Vision::start(EngineProfile::default(), &[]).await;
+    let archive = Archive::new();
+    let binary = Binary::with_flags(vision.engine.addr, &["--archive", &archive.uri()]).await;
+    for session in ["s", "t"] {
+        let ids = [[1, START, PAD, END], [2, START, PAD, END]].concat();
+        let body = json!({"input_ids": ids, "image_data": [data_uri("a"), data_uri(session)]}).to_string();
+        let path = format!("/sessions/{session}/generate");
+        let answer = request(binary.data, "POST", &path, &[("X-Session-Done", "true")], body.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    end(binary).await;
+    assert_eq!(archived_sessions(archive.0.path()), ["s", "t"]);
+    let named = archive.manifests()[0].1["blobs"].take();
+    let names: Vec<&str> = named.as_array().unwrap().iter().map(|blob| blob["sha256"].as_str().unwrap()).collect();
+    let blobs = folder(&archive.0.path().join("blobs"));
+    assert_eq!(blobs.iter().map(|blob| blob.file_name().unwrap().to_str().unwrap()).collect::<Vec<_>>(), names);
+    let mut contents: Vec<Vec<u8>> = blobs.iter().map(|blob| std::fs::read(blob).unwrap()).collect();
+    contents.sort();
+    assert_eq!(contents, ["a", "s", "t"].map(png), "the picture of both is stored once");
+    archive.verified().await;
+    std::fs::write(&blobs[0], "other").unwrap();
+    let done = output(&["archive", "verify", &archive.uri()]).await;
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert!(text.contains(&format!("blobs/{}: the content has another hash", names[0])), "{text}");
+    assert_eq!(done.status.code(), Some(1));
 }

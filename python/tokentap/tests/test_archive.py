@@ -13,8 +13,9 @@ import pytest
 from conftest import binary, running
 
 import tokentap
-from tokentap import Client
+from tokentap import Client, Image
 from tokentap.archive import _encode
+from tokentap.images import RowImages
 
 FULL_AT_ONCE = ("--archive-bytes", "1")
 
@@ -139,3 +140,18 @@ def test_an_empty_archive_has_no_files(tmp_path: Path) -> None:
     assert read(f"file://{tmp_path}") == ([], None)
     assert read(f"file://{tmp_path}/absent") == ([], None)
     shutil.rmtree(tmp_path)
+
+
+def test_pictures_of_rows_are_read_from_the_archive(tmp_path: Path) -> None:
+    picture = Image(b"\x89PNG\r\n\x1a\n and more")
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / picture.sha256).write_bytes(picture.data)
+    reference = {"sha256": picture.sha256, "media_type": "image/png", "bytes": len(picture.data), "start": 1, "end": 3}
+    row = {"session": "s", "images": [{**reference, "turn": 0, "available": True}], "image_settings": None}
+    for uri in (f"file://{tmp_path}", str(tmp_path)):
+        assert RowImages.of(row).load(tokentap.archived_images(uri)) == [picture]
+    (tmp_path / "blobs" / picture.sha256).write_bytes(b"other")
+    with pytest.raises(ValueError, match="has the digest"):
+        RowImages.of(row).load(tokentap.archived_images(str(tmp_path)))
+    with pytest.raises(LookupError, match=f"picture {'0' * 64} of session 's' is not in "):
+        tokentap.archived_images(str(tmp_path))("s", "0" * 64)

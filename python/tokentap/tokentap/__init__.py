@@ -10,7 +10,7 @@ from . import conflict  # noqa: F401
 
 # isort: split
 from .aio import AsyncClient
-from .archive import dataset
+from .archive import archived_images, dataset
 from .client import Client
 from .columns import Column, columns
 from .errors import (
@@ -60,6 +60,7 @@ __all__ = [
     "Undecodable",
     "UnknownSettings",
     "__version__",
+    "archived_images",
     "columns",
     "dataset",
     "demo",

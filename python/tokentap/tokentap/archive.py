@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from .images import Fetch, Image
+
 Json = dict[str, Any]
 
 LOG = logging.getLogger("tokentap")
@@ -180,6 +182,22 @@ def _after(storage: _Storage, folder: str, known: list[str] | None) -> Iterator[
     while (manifest := _manifest(storage, f"{folder}/{position}.json")) is not None:
         yield manifest
         position = manifest["last"]
+
+
+def archived_images(uri: str, *, filesystem: Any = None) -> Fetch:
+    """A `fetch` for the functions of `tokentap.images`: returns the pictures of the rows of an archive.
+
+    `uri` and `filesystem` are those of `dataset`. `fetch` raises LookupError for a picture that the archive lacks.
+    """
+    storage = _open(uri, filesystem)
+
+    def fetch(session: str, sha256: str) -> Image:
+        content = storage.read(f"blobs/{sha256}")
+        if content is None:
+            raise LookupError(f"picture {sha256} of session {session!r} is not in {uri}")
+        return Image(content)
+
+    return fetch
 
 
 def dataset(uri: str, since: str | None = None, *, filesystem: Any = None) -> Iterator[tuple[list[str], str]]:
