@@ -310,7 +310,7 @@ async fn pictures_are_blobs() {
     let [one, two] = [b"one".as_slice(), b"the other"].map(|content| Image::new(Bytes::copy_from_slice(content)));
     let reference = Image { bytes: None, ..Image::new(Bytes::from_static(b"unknown")) };
     source.add(0, 1, Content::Path(path_with(1, &[one.clone(), two.clone(), one.clone()])));
-    source.add(0, 2, Content::Path(path_with(2, &[one.clone()])));
+    source.add(0, 2, Content::Path(path_with(2, std::slice::from_ref(&one))));
     source.add(0, 3, Content::Path(path_with(3, &[one.clone(), reference])));
     archive_all(&storage, source).await;
     let mut manifests = Manifests::list(&storage, chains(&storage).await.unwrap().remove(0)).await.unwrap();
