@@ -69,6 +69,11 @@ impl Image {
         recent::decode(encoded_bytes(text)?)
     }
 
+    /// Lets [`Self::decode`] return this copy of a picture that was not decoded, such as one of a log.
+    pub fn remember(self: &Arc<Self>) {
+        recent::remember(self);
+    }
+
     /// Whether this is the base64 text of its bytes.
     #[must_use]
     pub fn is_written(&self, encoded: &[u8]) -> bool {
