@@ -24,7 +24,7 @@ from tokentap import AsyncClient
 from tokentap.verl.alignment import Sampled, align
 from tokentap.verl.budget import Budget, engine_params
 from tokentap.verl.endpoints import Addresses, Endpoints, close, shared
-from tokentap.verl.pictures import collapsed, data_uri
+from tokentap.verl.pictures import Encoder, collapsed, data_uri
 from tokentap.verl.policy import Policy
 from tokentap.verl.problems import MissingEntropy, Unaligned
 from tokentap.verl.versions import of_reply, steps
@@ -50,8 +50,13 @@ def test_a_picture_keeps_its_pixels() -> None:
 class Picture:
     """Counts how often it is encoded."""
 
+    mode, size, palette = "RGB", (1, 1), None
+
     def __init__(self, content: bytes) -> None:
         self.content, self.saved = content, 0
+
+    def tobytes(self) -> bytes:
+        return self.content
 
     def save(self, out: io.BytesIO, format: str) -> None:
         self.saved += 1
@@ -103,6 +108,16 @@ def test_a_rollout_sends_its_pictures_in_each_turn_and_encodes_them_once(engine_
     assert [one["input_ids"] for one in sent[:2]] == [[1, 9, 2], [1, 9, 2, 50, 3, 9, 4]]
     assert [one["image_data"] for one in sent[:2]] == [[first.uri], [first.uri, second.uri]]
     assert (first.saved, second.saved) == (1, 1)
+
+    async def redrawn() -> list[str]:
+        encoder, picture = Encoder(), Picture(b"first")
+        uris = await encoder.data_uris([picture])
+        picture.content = b"drawn into the same object"
+        return [*uris, *(await encoder.data_uris([picture])), picture.uri]
+
+    before, after, expected = asyncio.run(redrawn())
+    assert before == first.uri
+    assert after == expected
     # the tokens of a trainer's row are the expanded ones
     assert [(one.prompt_ids, one.token_ids) for one in sampled] == [(turns[0][0], [50]), (turns[1][0], [50])]
 

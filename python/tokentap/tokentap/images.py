@@ -229,8 +229,8 @@ def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[A
     unknown = [name for name in ("processor", "overrides") if settings.get(name) is None]
     if unknown:
         warn(f"{' and '.join(unknown)} of the engine's image processor are not known")
-    if settings.get("request"):
-        warn(f"{', '.join(settings['request'])} of the request are not applied")
+    if "request" in settings:
+        warn(f"{', '.join(settings['request'] or ['settings'])} of the request are not applied")
     overrides = dict(settings.get("overrides") or {})
     members = settings.get("processor")
     if members is None:

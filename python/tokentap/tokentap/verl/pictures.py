@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -13,15 +14,21 @@ class Encoder:
     """Encodes each picture once: a rollout sends those of all earlier turns again."""
 
     def __init__(self) -> None:
-        # an object that is kept here keeps its id
-        self._known: dict[int, tuple[Any, str]] = {}
+        self._known: dict[tuple[object, ...], str] = {}
 
     async def data_uris(self, pictures: Sequence[Any]) -> list[str]:
         """The pictures as data URIs."""
-        for picture in pictures:
-            if id(picture) not in self._known:
-                self._known[id(picture)] = picture, await asyncio.to_thread(data_uri, picture)
-        return [self._known[id(picture)][1] for picture in pictures]
+        return [await asyncio.to_thread(self._data_uri, picture) for picture in pictures]
+
+    def _data_uri(self, picture: Any) -> str:
+        # an environment may draw its next screenshot into the same object
+        palette = getattr(picture, "palette", None)
+        colours = b"" if palette is None else bytes(palette.palette)
+        pixels = hashlib.sha256(picture.tobytes())
+        key = picture.mode, picture.size, colours, pixels.digest()
+        if key not in self._known:
+            self._known[key] = data_uri(picture)
+        return self._known[key]
 
 
 def data_uri(picture: Any) -> str:
