@@ -63,11 +63,12 @@ pub(super) fn memory(rows: &[Row], images: ExportImages) -> u64 {
         for turn in session[0].turns() {
             let before = turn.parent.map_or(0, |parent| bytes[parent as usize]);
             let of_turn = turn.about.images.iter().flat_map(|images| &images.list).map(|image| image.image.size);
-            bytes.push(before + of_turn.sum::<u64>());
+            // the sizes of a damaged log may be any numbers
+            bytes.push(of_turn.fold(before, u64::saturating_add));
         }
         session.iter().map(|row| bytes[row.leaf() as usize]).max()
     });
-    COPIES * most.max().unwrap_or(0)
+    most.max().unwrap_or(0).saturating_mul(COPIES)
 }
 
 /// The pictures of the rows, each once.
