@@ -571,6 +571,13 @@ async fn turn_has_the_settings_of_the_image_processor() {
     more["request"] = options;
     assert_eq!(of(&row(&vision, "t").await), more);
 
+    // too long to be kept with each turn
+    body["mm_processor_kwargs"] = json!({"text": "x".repeat(5_000)});
+    ask(&vision, "long", &body).await;
+    let mut unknown = more.clone();
+    unknown["request"] = Value::Null;
+    assert_eq!(of(&row(&vision, "long").await), unknown);
+
     // the same over gRPC
     let mut client = trajectories(vision.proxy.control).await;
     let asked = SamplesRequest { sessions: vec!["t".into()], ..SamplesRequest::default() };

@@ -14,7 +14,7 @@ use crate::engine::expansion::EchoedPrompt;
 use crate::engine::plan::{ColumnPlan, Plan};
 use crate::engine::sglang::request::{GenerateRequest, PerItem, SessionParams};
 use crate::generation::request::EngineChat;
-use crate::session::{Chat, Fault, Labels, Policy, PromptImages, RequestedAdapter};
+use crate::session::{Chat, Fault, Labels, Policy, RequestedAdapter};
 
 /// What a recorder knows about the request before the reply begins.
 #[derive(Debug)]
@@ -114,16 +114,6 @@ impl RecordContext {
         Self { experts, top_k: plan.keeps_top.then_some(top_k), ..self }
     }
 
-    /// The chat of a turn with these pictures, which its stored request does not repeat.
-    pub(super) fn chat_of(&self, images: Option<&PromptImages>) -> Option<Box<Chat>> {
-        let mut chat = self.chat.clone()?;
-        if let (Some(stored), Some(images)) = (&mut chat.stored, images) {
-            let has = |digest| images.list.iter().any(|image| image.image.digest == digest);
-            *stored = Arc::new(stored.without_pictures(has));
-        }
-        Some(chat)
-    }
-
     /// Builds the context of a chat that the engine renders.
     #[must_use]
     pub fn for_engine_chat(chat: &EngineChat, upstream: &Capabilities, policy: Arc<Policy>) -> Self {
@@ -168,14 +158,17 @@ impl RecordContext {
     }
 }
 
+/// The most bytes of the options of a request that are recorded.
+const LONGEST_OPTIONS: usize = 4096;
+
 /// The settings of the engine's processor, with what the request sets as the member `request`.
 fn settings_of(request: &GenerateRequest, of_engine: Option<Arc<str>>) -> Option<Arc<str>> {
     let Some(options) = request.image_options() else { return of_engine };
-    let text = match of_engine.as_deref().and_then(|known| known.strip_suffix('}')) {
-        Some(members) => format!(r#"{members},"request":{options}}}"#),
-        None => format!(r#"{{"request":{options}}}"#),
-    };
-    Some(text.into())
+    // a client may send any value, and each turn of the prompt has it
+    let options = if options.len() <= LONGEST_OPTIONS { &options } else { "null" };
+    let members = of_engine.as_deref().and_then(|known| known.strip_suffix('}'));
+    let members = members.unwrap_or(r#"{"processor":null,"overrides":null,"backend":null"#);
+    Some(format!(r#"{members},"request":{options}}}"#).into())
 }
 
 /// The number of leading tokens that the request leaves out of a column. `None` if it cannot be read, or if no request chooses it.
