@@ -376,7 +376,7 @@ impl Recorder {
             started_ms: self.started_ms,
             first_ms: turn.first_ms,
             elapsed_ms,
-            chat: self.context.chat_of(images),
+            chat: self.context.chat.clone(),
             labels: self.context.labels.clone(),
             extras: turn.extras.into_iter().map(|(name, value)| (name, value.into())).collect(),
             columns,

@@ -260,6 +260,14 @@ impl Session {
         self.state().images.get(&digest).map(Arc::clone)
     }
 
+    /// Those of these pictures whose bytes are known.
+    #[must_use]
+    pub fn images(&self, digests: impl IntoIterator<Item = ImageDigest>) -> BTreeMap<ImageDigest, Arc<Image>> {
+        let state = self.state();
+        let known = |digest| state.images.get(&digest).map(|image| (digest, Arc::clone(image)));
+        digests.into_iter().filter_map(known).collect()
+    }
+
     /// The latest turn of the engine's request `rid`, if it is one of the latest turns of the session.
     #[must_use]
     pub fn sampled_by(&self, rid: &str) -> Option<Arc<Turn>> {
@@ -353,6 +361,8 @@ impl Session {
                     changes.iter_mut().for_each(|change| change.turn = None);
                 }
                 let images = draft.about.images.take();
+                let sent: Vec<_> =
+                    images.iter().flat_map(|images| &images.list).map(|sent| Arc::clone(&sent.image)).collect();
                 let keys = images.as_ref().map_or(&**prompt, |images| images.keys());
                 let place = state.forest.place(keys, &changes);
                 draft.about.predecessor = place.predecessor;
@@ -360,6 +370,17 @@ impl Session {
                 if let Some(images) = images {
                     let same = same.and_then(|same| same.about.images.as_deref());
                     draft.about.images = images.after(place.known, same);
+                }
+                if let Some(stored) = draft.about.chat.as_mut().and_then(|chat| chat.stored.as_mut()) {
+                    // a picture of an earlier turn may be known by its digest only
+                    let new = draft.about.images.iter().flat_map(|images| &images.list);
+                    let new: BTreeSet<_> = new.map(|image| image.image.digest).collect();
+                    let is_kept =
+                        |image: &&Image| new.contains(&image.digest) || state.images.contains_key(&image.digest);
+                    let kept: Vec<_> = sent.iter().map(|image| &**image).filter(is_kept).collect();
+                    if !kept.is_empty() {
+                        *stored = Arc::new(stored.without_pictures(&kept));
+                    }
                 }
                 let suffix = match (same, place.known) {
                     (Some(same), _) => Arc::clone(&same.prompt),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tokentap::images::ImagePlaceholder;
 use tokentap::tokenizer::Renderer;
 
+use super::support::binary::Binary;
 use super::support::client::{Answer, Connection, get, post, written};
 use super::support::manual_upstream::soon;
 use super::support::upstream::EngineProfile;
@@ -435,4 +436,56 @@ async fn stored_responses_take_each_picture_once() {
     let answer = ask(&vision, Responses, &next).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(vision.generations().pop().unwrap()["image_data"], json!([first, second]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_response_with_a_picture_is_read_and_continued_after_a_restart() {
+    let vision = Vision::rendering(EngineProfile::default(), &[]).await;
+    let (folder, tokenizer) = (tempfile::tempdir().unwrap(), folder());
+    let flags = ["--data-dir", folder.path().to_str().unwrap(), "--tokenizer", tokenizer.to_str().unwrap()];
+    let binary = Binary::with_flags(vision.engine.addr, &flags).await;
+    let send = async |data, session: &str, body: &Value| {
+        let answer = post(data, &format!("/sessions/{session}/v1/responses"), body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    };
+    let mut body = Responses.request(false);
+    Responses.push(&mut body, Responses.user("see ", &data_uri("a"), "?"));
+    // the engine is asked with a picture in the background
+    let is_built_from_tokens = async {
+        for session in 0.. {
+            send(binary.data, &format!("before-{session}"), &body).await;
+            if vision.paths().pop().unwrap() == "/generate" {
+                break;
+            }
+        }
+    };
+    soon("the prompt is built from tokens", is_built_from_tokens).await;
+    let id = send(binary.data, "s", &body).await["id"].as_str().unwrap().to_owned();
+    let shown = async |data| {
+        let path = format!("/sessions/s/v1/responses/{id}");
+        (get(data, &path).await.json(), get(data, &format!("{path}/input_items")).await.json())
+    };
+    let before = shown(binary.data).await;
+    assert_eq!(before.1["data"][0]["content"][1]["image_url"], data_uri("a"));
+    binary.kill();
+    let binary = Binary::with_flags(vision.engine.addr, &flags).await;
+    // before the tokenizer is read, the engine is asked
+    let is_served = async {
+        loop {
+            let after = shown(binary.data).await;
+            if after.0["id"] == before.0["id"] && after.1["object"] == "list" {
+                break after;
+            }
+        }
+    };
+    assert_eq!(soon("stored responses are served", is_served).await, before);
+    let next = json!({"model": "tiny", "previous_response_id": id, "input": "and?"});
+    send(binary.data, "s", &next).await;
+    let sent = vision.engine.asked().pop().unwrap();
+    match &*sent.path {
+        "/generate" => assert_eq!(sent.json()["image_data"], json!([data_uri("a")])),
+        _ => assert!(sent.json().to_string().contains(&data_uri("a")), "{sent:?}"),
+    }
+    binary.kill();
 }

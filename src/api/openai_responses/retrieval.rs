@@ -10,11 +10,11 @@ use super::stored::{StoredResponse, caller};
 use super::{OpenAiResponses, error};
 use crate::api::body::invalid;
 use crate::api::{Api, ApiError, ApiPlan, ApiRequest, EncodedReply, LocalReply, to_json};
-use crate::budget::Work;
+use crate::budget::{Work, values_bytes};
 use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::sglang::request::SessionNames;
 use crate::json::{Value, percent_decode};
-use crate::session::{Session, Sessions, TurnKey};
+use crate::session::{Session, Sessions, StoredItem, TurnKey};
 
 /// The default and the maximum number of items of a page.
 const PAGE: (usize, usize) = (20, 100);
@@ -103,7 +103,7 @@ impl ApiRequest for DecodedRetrieval {
         true
     }
 
-    fn plan(&self, session: RequestSession<'_>, _work: &Work) -> Result<ApiPlan, RequestError> {
+    fn plan(&self, session: RequestSession<'_>, work: &Work) -> Result<ApiPlan, RequestError> {
         let Self { api, id, action, caller } = self;
         if TurnKey::in_response_id(id).is_none() {
             // the engine may store it
@@ -115,9 +115,15 @@ impl ApiRequest for DecodedRetrieval {
         match action {
             Action::Show => Ok(Ok(response.json(&api.responses)?).into()),
             Action::ShowInput(page) => {
-                let items = response.items()?.texts()?;
-                let items: Vec<&str> = items.iter().map(|item| &**item).collect();
-                Ok(Ok(page.encode(&items, id)?).into())
+                let items = response.items()?;
+                let mut memory = work.take(0)?;
+                // the text of an item, its values, and its copies in the list and in the reply
+                let read = |item: &StoredItem| {
+                    let text = items.text(item, work, &mut memory)?;
+                    work.add(&mut memory, values_bytes(text.as_bytes()) + 2 * text.len())?;
+                    Ok(text)
+                };
+                Ok(Ok(page.encode(&items.iter().collect::<Vec<_>>(), id, read)?).into())
             }
             Action::Delete => {
                 let stored =
@@ -162,8 +168,13 @@ impl Page {
         Ok(page)
     }
 
-    /// The list of the items of the page, as JSON text. `items` are those of the input of a response.
-    fn encode(&self, items: &[&str], response: &str) -> Result<String, RequestError> {
+    /// The list of the items of the page, as JSON text. `items` are those of the input of a response. `read` returns the text of one.
+    fn encode(
+        &self,
+        items: &[&StoredItem],
+        response: &str,
+        mut read: impl FnMut(&StoredItem) -> Result<Arc<str>, RequestError>,
+    ) -> Result<String, RequestError> {
         let ids = ids(items, response);
         let mut order: Vec<usize> = (0..items.len()).collect();
         if !self.is_ascending {
@@ -179,7 +190,8 @@ impl Page {
         let rest = &order[start..];
         let page = &rest[..rest.len().min(self.limit)];
         let id = |at: Option<&usize>| at.map_or("null".to_owned(), |at| quoted(&ids[*at]));
-        let list: Vec<String> = page.iter().map(|at| to_json(&shown(items[*at], &ids[*at]))).collect();
+        let mut show = |at: &usize| Ok(to_json(&shown(&read(items[*at])?, &ids[*at])));
+        let list: Vec<String> = page.iter().map(&mut show).collect::<Result<_, RequestError>>()?;
         Ok(format!(
             "{{\"object\":\"list\",\"data\":[{}],\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
             list.join(","),
@@ -191,10 +203,10 @@ impl Page {
 }
 
 /// The ids of items. An item without an id, or with that of an item before it, gets one that it has in every list of the response.
-fn ids(items: &[&str], response: &str) -> Vec<String> {
+fn ids(items: &[&StoredItem], response: &str) -> Vec<String> {
     let mut known = HashSet::new();
-    let id = |(at, item): (usize, &&str)| {
-        let item = Value::parse(item.as_bytes()).unwrap_or_default();
+    let id = |(at, item): (usize, &&StoredItem)| {
+        let item = Value::parse(item.without_base64().as_bytes()).unwrap_or_default();
         let text = |name: &str| item.get_str(name);
         let own = text("id").map(str::to_owned).filter(|id| !id.is_empty() && known.insert(id.clone()));
         own.unwrap_or_else(|| {
@@ -253,8 +265,10 @@ mod tests {
             format!(r#"{{"role":"user","id":"{}","content":"{at}"}}"#, if at == 1 || at == 3 { "same" } else { "" })
         };
         let items: Vec<String> = (0..count).map(item).collect();
-        let items: Vec<&str> = items.iter().map(String::as_str).collect();
-        let list = Page::parse(query).unwrap().encode(&items, "resp_1").unwrap();
+        let items: Vec<StoredItem> = items.into_iter().map(|item| StoredItem::from(Arc::from(item))).collect();
+        let items: Vec<&StoredItem> = items.iter().collect();
+        let read = |item: &StoredItem| Ok(item.json(|_| None).unwrap());
+        let list = Page::parse(query).unwrap().encode(&items, "resp_1", read).unwrap();
         Value::parse(list.as_bytes()).unwrap()
     }
 
@@ -289,6 +303,7 @@ mod tests {
         for invalid in ["limit=0", "limit=101", "limit=x", "order=up"] {
             assert!(Page::parse(invalid).is_err(), "{invalid}");
         }
-        assert!(Page::parse("after=item_1").unwrap().encode(&[], "resp_1").is_err());
+        let nothing = |_: &StoredItem| unreachable!("there is no item");
+        assert!(Page::parse("after=item_1").unwrap().encode(&[], "resp_1", nothing).is_err());
     }
 }

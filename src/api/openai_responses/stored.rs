@@ -2,8 +2,8 @@
 //!
 //! Only the request of a response is stored, with its turn. The response itself is encoded again from the tokens of the turn.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use http::{HeaderMap, header};
@@ -21,6 +21,7 @@ use crate::engine::rid;
 use crate::engine::sglang::response::FinishedSequence;
 use crate::generation::event::{EventAccess, GenerationEvent};
 use crate::generation::update::SequenceUpdate;
+use crate::images::{Image, ImageDigest};
 use crate::json::{Object, Value, elements};
 use crate::session::{CallerKey, Session, SharedItems, StoredItem, StoredRequest, Turn, TurnKey};
 
@@ -65,10 +66,10 @@ impl StoredResponse {
         }
     }
 
-    /// Its request with all items of its input.
+    /// Its request with all items of its input, without the base64 texts of pictures.
     fn whole_request(&self, api: &OpenAiResponses) -> Result<ResponsesRequest, RequestError> {
-        let items = self.items()?.texts()?;
-        let items: Vec<&str> = items.iter().map(|item| &**item).collect();
+        let items = self.items()?;
+        let items: Vec<&str> = items.iter().map(StoredItem::without_base64).collect();
         let previous = self.request().and_then(|request| request.previous);
         self.parse(api, previous, &format!("[{}]", items.join(",")))
     }
@@ -184,13 +185,14 @@ fn earlier(session: &Session, turn: &Turn) -> Option<Arc<Turn>> {
 /// The items of an input. They are in the requests of several turns.
 #[derive(Debug)]
 pub(super) struct Items {
-    session: Arc<Session>,
     parts: Vec<(Arc<Turn>, usize)>,
+    /// The pictures that are left out of them. The session may be removed meanwhile.
+    images: BTreeMap<ImageDigest, Arc<Image>>,
 }
 
 impl Items {
     /// Collects the items of the input of a turn. `None` if a part of them is missing.
-    fn collect(session: &Arc<Session>, mut turn: Arc<Turn>) -> Option<Self> {
+    fn collect(session: &Session, mut turn: Arc<Turn>) -> Option<Self> {
         let mut parts = Vec::new();
         let mut count = usize::MAX;
         loop {
@@ -204,28 +206,34 @@ impl Items {
             turn = earlier(session, &turn)?;
         }
         parts.reverse();
-        Some(Self { session: Arc::clone(session), parts })
+        let mut items = Self { parts, images: BTreeMap::new() };
+        items.images = session.images(items.iter().flat_map(StoredItem::pictures));
+        Some(items)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &StoredItem> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &StoredItem> {
         self.parts.iter().flat_map(|(turn, count)| {
             let items = stored_request(turn).map(|request| &request.items[..*count]);
             items.unwrap_or_default().iter()
         })
     }
 
-    /// The items, as JSON texts.
+    /// An item, as JSON text. `memory` counts it.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] if the bytes of a picture are not known any more.
-    pub(super) fn texts(&self) -> Result<Vec<Arc<str>>, RequestError> {
-        self.iter().map(|item| item.json(|digest| self.session.image(digest)).ok_or_else(missing_part)).collect()
+    /// [`RequestError::Invalid`] if the bytes of a picture are not known any more, [`RequestError::Stopped`].
+    pub(super) fn text(&self, item: &StoredItem, work: &Work, memory: &mut Share) -> Result<Arc<str>, RequestError> {
+        work.add(memory, item.json_bytes(|digest| self.image(digest)))?;
+        item.json(|digest| self.image(digest)).ok_or_else(missing_part)
+    }
+
+    fn image(&self, digest: ImageDigest) -> Option<Arc<Image>> {
+        self.images.get(&digest).map(Arc::clone)
     }
 
     /// The number of its first items that are these texts.
     fn count_equal(&self, texts: &[Arc<str>]) -> usize {
-        let is_equal =
-            |(item, text): &(&StoredItem, &Arc<str>)| item.is_json(text, |digest| self.session.image(digest));
+        let is_equal = |(item, text): &(&StoredItem, &Arc<str>)| item.is_json(text, |digest| self.image(digest));
         self.iter().zip(texts).take_while(is_equal).count()
     }
 }
@@ -264,13 +272,6 @@ impl Collected<'_> {
         Ok(())
     }
 
-    /// Reads an item of a stored request.
-    fn read_stored(&mut self, item: &StoredItem, session: &Session) -> Result<InputItem, RequestError> {
-        let find = |digest| session.image(digest);
-        self.work.add(&mut self.memory, item.json_bytes(find))?;
-        self.read(item.json(find).ok_or_else(missing_part)?)
-    }
-
     /// Reads an item.
     fn read(&mut self, text: Arc<str>) -> Result<InputItem, RequestError> {
         self.work.add(&mut self.memory, values_bytes(text.as_bytes()))?;
@@ -304,7 +305,8 @@ pub(super) fn with_history(
     if let Some(previous) = &previous {
         let items = previous.items()?;
         for item in items.iter() {
-            let item = collected.read_stored(item, &items.session)?;
+            let text = items.text(item, work, &mut collected.memory)?;
+            let item = collected.read(text)?;
             collected.push(item)?;
         }
         for item in output(previous)? {

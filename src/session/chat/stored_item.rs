@@ -29,8 +29,8 @@ impl From<Arc<str>> for StoredItem {
 }
 
 impl StoredItem {
-    /// The same without the pictures that the turn has, of those in data URIs.
-    pub(super) fn without_pictures(&self, has: impl Fn(ImageDigest) -> bool) -> Self {
+    /// The same without these pictures, of those in data URIs.
+    pub(super) fn without_pictures(&self, images: &[&Image]) -> Self {
         const URI: &str = "\"data:";
         if !self.pictures.is_empty() {
             return self.clone();
@@ -40,7 +40,8 @@ impl StoredItem {
             let content = &self.text.as_bytes()[start + 1..];
             let Some(uri) = memchr(b'"', content).map(|end| &content[..end]) else { continue };
             let Some(comma) = memchr(b',', uri) else { continue };
-            let Some(image) = Image::decode(uri).filter(|image| start >= from && has(image.digest)) else { continue };
+            let encoded = &uri[comma + 1..];
+            let Some(image) = images.iter().find(|image| start >= from && image.is_written(encoded)) else { continue };
             text.push_str(&self.text[from..=start + 1 + comma]);
             from = start + 1 + uri.len();
             let Ok(at) = u32::try_from(text.len()) else { return self.clone() };
@@ -51,6 +52,17 @@ impl StoredItem {
         }
         text.push_str(&self.text[from..]);
         Self { text: text.into(), pictures: pictures.into() }
+    }
+
+    /// The JSON text without the base64 texts of the pictures.
+    #[must_use]
+    pub fn without_base64(&self) -> &str {
+        &self.text
+    }
+
+    /// The pictures that are left out.
+    pub fn pictures(&self) -> impl Iterator<Item = ImageDigest> {
+        self.pictures.iter().map(|picture| picture.digest)
     }
 
     /// The JSON text, with the pictures. `None` if the bytes of one are not known.
@@ -122,14 +134,13 @@ mod tests {
     fn pictures_of_the_turn_are_left_out() {
         let [first, second] = ["first", "second"].map(image);
         let find = |digest| [&first, &second].into_iter().find(|image| image.digest == digest).cloned();
-        let has = |digest| find(digest).is_some();
         let [long, other] = [uri("first"), uri("another")];
         let json = format!(
             r#"{{"content":[{{"image_url":"{long}"}},{{"text":"data:,x"}},{{"image_url":"{other}"}},{{"image_url":"{}"}}]}}"#,
             uri("second")
         );
         let item = StoredItem::from(Arc::from(json.clone()));
-        let stored = item.without_pictures(has);
+        let stored = item.without_pictures(&[&first, &second]);
         assert_eq!(stored.text.len(), json.len() - "Zmlyc3Q=".len() - "c2Vjb25k".len());
         assert_eq!(stored.json(find).as_deref(), Some(&*json));
         assert_eq!(stored.json_bytes(find), json.len());
@@ -143,8 +154,8 @@ mod tests {
         let find = |digest| find(digest).filter(|image| image.digest == first.digest);
         assert_eq!(stored.json(find), None);
         assert!(!stored.is_json(&json, find));
-        assert_eq!(item.without_pictures(|_| false), item);
-        assert_eq!(stored.without_pictures(|_| true), stored);
+        assert_eq!(item.without_pictures(&[]), item);
+        assert_eq!(stored.without_pictures(&[&first]), stored);
     }
 
     proptest! {
@@ -156,7 +167,7 @@ mod tests {
             let text = parts.concat();
             let [first, second] = ["first", "second"].map(image);
             let find = |digest| [&first, &second].into_iter().find(|image| image.digest == digest).cloned();
-            let stored = StoredItem::from(Arc::from(text.clone())).without_pictures(|digest| find(digest).is_some());
+            let stored = StoredItem::from(Arc::from(text.clone())).without_pictures(&[&first, &second]);
             prop_assert!(stored.is_json(&text, find));
             prop_assert_eq!(stored.json(find), Some(Arc::from(text)));
         }

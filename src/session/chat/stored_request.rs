@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::StoredItem;
-use crate::images::ImageDigest;
+use crate::images::Image;
 use crate::session::{Digest, TurnKey};
 
 /// The request of a stored response. Members and items that an earlier request of the session has are not repeated, so that the requests of a
@@ -64,10 +64,10 @@ impl CallerKey {
 }
 
 impl StoredRequest {
-    /// The same without the pictures that its turn has.
+    /// The same without these pictures.
     #[must_use]
-    pub fn without_pictures(&self, has: impl Fn(ImageDigest) -> bool) -> Self {
-        let items = self.items.iter().map(|item| item.without_pictures(&has)).collect();
+    pub fn without_pictures(&self, images: &[&Image]) -> Self {
+        let items = self.items.iter().map(|item| item.without_pictures(images)).collect();
         Self { items, ..self.clone() }
     }
 

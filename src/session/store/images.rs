@@ -74,6 +74,7 @@ impl ImageStore {
             }
             Entry::Vacant(place) => {
                 self.bytes.fetch_add(image.size + PLACES, Ordering::Relaxed);
+                image.remember();
                 Arc::clone(&place.insert(HeldImage { image: Arc::clone(image), sessions: 1 }).image)
             }
         }
@@ -95,7 +96,7 @@ mod tests {
     };
     use crate::session::store::NoObserver;
     use crate::session::tests::{BOUNDLESS, shared, store};
-    use crate::session::{Call, Draft, ProcessId, Sessions, StoreLimits, Turn, TurnMetadata};
+    use crate::session::{Call, Chat, Draft, ProcessId, Sessions, StoreLimits, StoredRequest, Turn, TurnMetadata};
 
     /// The bytes of a picture, another allocation each time.
     const BYTES: usize = 100_000;
@@ -266,6 +267,45 @@ mod tests {
         let again = damaged.session("s").unwrap();
         let keys = again.turn(1).unwrap().prompt_keys().to_vec();
         assert_eq!(keys, session.turn(1).unwrap().prompt_keys());
+    }
+
+    #[tokio::test]
+    async fn stored_request_keeps_the_text_of_a_picture_whose_bytes_are_lost() {
+        let text = Arc::<str>::from(format!(
+            r#"{{"image_url":"data:image/png;base64,{}"}}"#,
+            base64_simd::STANDARD.encode_to_string(vec![1; BYTES])
+        ));
+        let written = store(BOUNDLESS);
+        turn(&written, "s", &[1], 1).await;
+        let reference = Turn::clone(&written.session("s").unwrap().turn(0).unwrap());
+        for is_lost in [false, true] {
+            let store = store(BOUNDLESS);
+            turn(&store, "s", &[1], 1).await;
+            if is_lost {
+                store.delete("s").await.unwrap();
+                let mut bytes = Vec::new();
+                let mut reference = reference.clone();
+                reference.about.images.as_mut().unwrap().mark_stored(|_| true);
+                let session = written.session("s").unwrap();
+                session.record(Change::Turn(Arc::new(reference))).encode(&mut bytes).unwrap();
+                store.restore(Record::decode(&bytes).unwrap());
+            }
+            // the client sends the picture again
+            let prompt = [1, 9, 9, 5, 2];
+            let images = PromptImages::new(&prompt, [(picture(1), 1..3)]);
+            let stored = StoredRequest { items: vec![Arc::clone(&text).into()], ..StoredRequest::default() };
+            let chat = Chat { stored: Some(Arc::new(stored)), ..Chat::default() };
+            let about =
+                TurnMetadata { images: Some(Box::new(images)), chat: Some(Box::new(chat)), ..TurnMetadata::default() };
+            let draft = Draft { prompt: Some(prompt.into()), response: vec![6], about, ..Draft::default() };
+            Call::new(Arc::clone(&store), "s".into()).commit(draft).1.await.unwrap();
+            let session = store.session("s").unwrap();
+            let turn = session.turn(1).unwrap();
+            assert_eq!((turn.parent, turn.about.images.is_none()), (Some(0), true));
+            let item = &turn.about.chat.as_ref().unwrap().stored.as_ref().unwrap().items[0];
+            assert_eq!(item.json(|_| None).is_some(), is_lost);
+            assert_eq!(item.json(|digest| session.image(digest)), Some(Arc::clone(&text)));
+        }
     }
 
     #[tokio::test]
