@@ -1,6 +1,6 @@
 //! A ledger in memory with the semantics of the real one, for tests.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,8 +64,8 @@ pub(crate) struct State {
 #[derive(Debug, Clone)]
 pub(crate) struct StoredImage {
     pub bytes: Bytes,
-    /// The sessions that use it.
-    pub sessions: BTreeSet<Uid>,
+    /// The sessions that use it, and when the use of each ends.
+    pub sessions: BTreeMap<Uid, u64>,
     pub expires_ms: u64,
 }
 
@@ -97,14 +97,14 @@ impl MemoryLedger {
         self.elapsed_ms().saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The data without expired pictures, and when one that is used now expires.
-    fn live_images(&self) -> Result<(MutexGuard<'_, State>, u64), LedgerError> {
+    /// The data without expired pictures, the time, and when a picture that is used now expires.
+    fn live_images(&self) -> Result<(MutexGuard<'_, State>, u64, u64), LedgerError> {
         if let Some(error) = &*self.image_failure.lock() {
             return Err(error.clone());
         }
         let (now, mut state) = (self.elapsed_ms(), self.state());
         state.images.retain(|_, image| image.expires_ms > now);
-        Ok((state, now.saturating_add(self.image_ttl_ms.load(Ordering::Relaxed))))
+        Ok((state, now, now.saturating_add(self.image_ttl_ms.load(Ordering::Relaxed))))
     }
 
     fn elapsed_ms(&self) -> u64 {
@@ -114,6 +114,18 @@ impl MemoryLedger {
 
 fn ready<T: Send + 'static>(value: T) -> LedgerFuture<T> {
     Box::pin(std::future::ready(Ok(value)))
+}
+
+impl StoredImage {
+    fn hold(&mut self, session: Uid, now_ms: u64, expires_ms: u64) {
+        self.end_uses(now_ms);
+        self.sessions.insert(session, expires_ms);
+        self.expires_ms = expires_ms;
+    }
+
+    fn end_uses(&mut self, now_ms: u64) {
+        self.sessions.retain(|_, until_ms| *until_ms > now_ms);
+    }
 }
 
 impl State {
@@ -326,14 +338,13 @@ impl Ledger for MemoryLedger {
     }
 
     fn hold_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<HeldImages> {
-        let (mut state, expires_ms) = match self.live_images() {
+        let (mut state, now_ms, expires_ms) = match self.live_images() {
             Ok(images) => images,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
         let hold = |image: ImageKey| {
             let Some(found) = state.images.get_mut(&image.digest) else { return false };
-            found.sessions.insert(session);
-            found.expires_ms = expires_ms;
+            found.hold(session, now_ms, expires_ms);
             true
         };
         let present = images.into_iter().map(hold).collect();
@@ -342,7 +353,7 @@ impl Ledger for MemoryLedger {
     }
 
     fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool> {
-        let (mut state, expires_ms) = match self.live_images() {
+        let (mut state, now_ms, expires_ms) = match self.live_images() {
             Ok(images) => images,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
@@ -351,17 +362,16 @@ impl Ledger for MemoryLedger {
         if !state.images.contains_key(&image.digest) && all > limit {
             return ready(false);
         }
-        let none = || StoredImage { bytes, sessions: BTreeSet::new(), expires_ms };
+        let none = || StoredImage { bytes, sessions: BTreeMap::new(), expires_ms };
         let stored = state.images.entry(image.digest).or_insert_with(none);
-        stored.sessions.insert(session);
-        stored.expires_ms = expires_ms;
+        stored.hold(session, now_ms, expires_ms);
         ready(true)
     }
 
     fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
         match self.live_images() {
             // one at a time
-            Ok((state, _)) => {
+            Ok((state, ..)) => {
                 ready(images.iter().take(1).map(|image| Some(state.images.get(image)?.bytes.clone())).collect())
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
@@ -369,12 +379,13 @@ impl Ledger for MemoryLedger {
     }
 
     fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
-        let mut state = match self.live_images() {
-            Ok((state, _)) => state,
+        let (mut state, now_ms, _) = match self.live_images() {
+            Ok(images) => images,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
         for image in images {
             let Some(found) = state.images.get_mut(&image.digest) else { continue };
+            found.end_uses(now_ms);
             found.sessions.remove(&session);
             if found.sessions.is_empty() {
                 state.images.remove(&image.digest);

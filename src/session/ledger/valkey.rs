@@ -12,7 +12,7 @@
 //! | `tt:{p}:w` | string with TTL | a write for `WAIT` |
 //! | `tt:{p}:c` | string with TTL | exists while `tokentap check` tests the permissions of the user |
 //! | `tt:{images}:i:DIGEST` | string with TTL | the bytes of a picture |
-//! | `tt:{images}:s:DIGEST` | sorted set with TTL | the births of the sessions that use it |
+//! | `tt:{images}:s:DIGEST` | sorted set with TTL | the births of the sessions that use it, by the end of the use |
 //! | `tt:{images}:x` | sorted set | the pictures, as digest and size, by their expiry |
 //! | `tt:{images}:b` | string | the bytes of all pictures of that index |
 //! | `tt:meta` | hash | `fleet` id, `schema` number and number of `partitions` |

@@ -25,8 +25,9 @@ macro_rules! script {
     };
 }
 
-/// A script that changes the pictures. First it forgets some that have expired. A member of the index is a digest of 64 digits, a colon, and the
-/// size in decimal; its score is when the picture expires. `total` are the bytes of all members.
+/// A script that changes the pictures. First it forgets some that have expired, and `make_room` forgets more while there is no room. A member of the
+/// index is a digest of 64 digits, a colon, and the size in decimal; its score is when the picture expires. `total` are the bytes of all members.
+/// The score of a session of a picture is when its use ends.
 macro_rules! image_script {
     ($head:literal, $text:literal) => {
         concat!(
@@ -39,14 +40,24 @@ local function cost(member) return tonumber(string.sub(member, 66)) + 256 end
 local function forget(member)
   if redis.call('ZREM', KEYS[1], member) == 1 then total = total - cost(member) end
 end
+local function end_uses(sessions) redis.call('ZREMRANGEBYSCORE', sessions, '-inf', string.format('%.0f', now)) end
 local function hold(sessions, member)
-  local expires = now + tonumber(ARGV[1])
-  redis.call('ZADD', KEYS[1], string.format('%.0f', expires), member)
-  redis.call('ZADD', sessions, 0, ARGV[3])
+  local expires = string.format('%.0f', now + tonumber(ARGV[1]))
+  redis.call('ZADD', KEYS[1], expires, member)
+  -- others may use a picture for ever
+  end_uses(sessions)
+  redis.call('ZADD', sessions, expires, ARGV[3])
   redis.call('PEXPIRE', sessions, ARGV[1])
 end
-local expired = redis.call('ZRANGE', KEYS[1], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, 100)
-for _, member in ipairs(expired) do forget(member) end
+local function forget_expired()
+  local expired = redis.call('ZRANGE', KEYS[1], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, 100)
+  for _, member in ipairs(expired) do forget(member) end
+  return #expired > 0
+end
+local function make_room(bytes)
+  while total + bytes > tonumber(ARGV[2]) and forget_expired() do end
+end
+forget_expired()
 ",
             $text
         )
@@ -276,6 +287,7 @@ script! {
     HOLD_IMAGES,
     image_script!("#!lua flags=allow-oom", "
 local answer = {0}
+local absent = 0
 for i = 4, #ARGV do
   local image = KEYS[2 * i - 5]
   if redis.call('PEXPIRE', image, ARGV[1]) == 1 then
@@ -284,9 +296,11 @@ for i = 4, #ARGV do
   else
     -- the server may have evicted it
     forget(ARGV[i])
+    absent = absent + cost(ARGV[i])
     answer[#answer + 1] = 0
   end
 end
+make_room(absent)
 redis.call('SET', KEYS[2], string.format('%.0f', total))
 answer[1] = string.format('%.0f', math.max(tonumber(ARGV[2]) - total, 0))
 return answer")
@@ -299,6 +313,7 @@ script! {
     image_script!("#!lua", "
 if redis.call('EXISTS', KEYS[3]) == 0 then
   forget(ARGV[4])
+  make_room(cost(ARGV[4]))
   if total + cost(ARGV[4]) > tonumber(ARGV[2]) then
     redis.call('SET', KEYS[2], string.format('%.0f', total))
     return 0
@@ -333,6 +348,7 @@ script! {
     image_script!("#!lua flags=allow-oom", "
 for i = 4, #ARGV do
   local sessions = KEYS[2 * i - 4]
+  end_uses(sessions)
   redis.call('ZREM', sessions, ARGV[3])
   if redis.call('EXISTS', sessions) == 0 then
     redis.call('UNLINK', KEYS[2 * i - 5])

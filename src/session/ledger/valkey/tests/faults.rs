@@ -294,6 +294,35 @@ async fn pictures_expire_and_free_their_bytes() {
         assert_eq!(raw.send(&format!("EXISTS {}", place(kind, 2))).await, redis::Value::Int(0));
     }
     assert_eq!(raw.send("GET tt:{images}:b").await, redis::Value::BulkString(b"0".to_vec()));
+    // more have expired than a script forgets in any case, and they take all the room
+    for at in 0..250 {
+        raw.send(&format!("ZADD tt:{{images}}:x 1 {at:064x}:2000")).await;
+    }
+    raw.send(&format!("SET tt:{{images}}:b {}", 250 * 2256)).await;
+    assert_eq!(put(2).await, Ok(true));
+    let left = raw.send("ZCARD tt:{images}:x").await;
+    assert_eq!(left, redis::Value::Int(51), "no more than are in the way");
+}
+
+#[tokio::test]
+async fn picture_is_released_when_the_other_sessions_have_expired() {
+    let Some(binary) = Binary::any() else { return };
+    let server = binary.start(&[]);
+    let (valkey, _) = ledger(options(&server.url()));
+    let mut raw = server.raw().await;
+    let image = Image::new(vec![1; 1000].into());
+    let key = ImageKey { digest: image.digest, size: image.size };
+    let sessions = format!("tt:{{images}}:s:{}", image.digest);
+    for number in 0..3 {
+        // sessions that no one deletes
+        raw.send(&format!("ZADD {sessions} 1 session{number}")).await;
+    }
+    let session = Uid::unique();
+    assert_eq!(valkey.put_image(session, key, image.bytes.clone().unwrap()).await, Ok(true));
+    assert_eq!(raw.send(&format!("ZCARD {sessions}")).await, redis::Value::Int(1), "it does not grow");
+    raw.send(&format!("ZADD {sessions} 1 another")).await;
+    valkey.release_images(session, vec![key]).await.unwrap();
+    assert_eq!(raw.send("KEYS tt:{images}:[is]:*").await, redis::Value::Array(Vec::new()));
 }
 
 #[tokio::test]

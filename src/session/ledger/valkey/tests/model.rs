@@ -254,7 +254,22 @@ impl Pair {
         let some: Vec<_> = all.iter().filter(|_| self.random.below(2) == 0).collect();
         let keys: Vec<_> = some.iter().map(|image| key(image)).collect();
         let session = Uid::from_bytes([self.random.pick(&[1, 2]); 16]);
-        match self.random.below(4) {
+        match self.random.below(5) {
+            4 => {
+                let birth = session.to_bytes();
+                let name = std::str::from_utf8(&birth).unwrap();
+                for image in some {
+                    self.raw.send(&format!("ZADD tt:{{images}}:s:{} XX 1 {name}", image.digest)).await;
+                    let mut state = self.memory.state();
+                    let stored = state.images.get_mut(&image.digest);
+                    let until_ms = stored.and_then(|stored| stored.sessions.get_mut(&session));
+                    let is_used = until_ms.map(|until_ms| *until_ms = 1).is_some();
+                    drop(state);
+                    if is_used {
+                        self.count("use of a picture ended");
+                    }
+                }
+            }
             0 => {
                 let held = self.valkey.hold_images(session, keys.clone()).await.unwrap();
                 assert_eq!(held, self.memory.hold_images(session, keys).await.unwrap());
@@ -350,6 +365,7 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         "has a tombstone",
         "has no tombstone",
         "deletion restored",
+        "use of a picture ended",
         "pictures held",
         "pictures released",
         "pictures read",
