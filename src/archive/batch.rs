@@ -59,8 +59,11 @@ impl Batch {
             }
             if let Content::Path(path) = &entry.content {
                 self.bytes += path.steps.iter().map(|step| step.turn.bytes()).sum::<u64>();
-                let new = path.images().filter(|image| self.images.insert(image.image.digest));
-                self.bytes += new.map(|image| image.image.size).sum::<u64>();
+                // a reference takes no memory, and its size is what an entry says
+                let held =
+                    path.images().filter_map(|image| Some((image.image.digest, image.image.bytes.as_ref()?.len())));
+                let new = held.filter(|(digest, _)| self.images.insert(*digest));
+                self.bytes += new.map(|(_, bytes)| bytes as u64).sum::<u64>();
             }
             self.entries.push(entry);
         }

@@ -330,7 +330,40 @@ async fn pictures_are_blobs() {
     let location = Location::from(format!("a/prefix/blobs/{}", two.digest));
     inner.put(&location, Bytes::from_static(b"another").into()).await.unwrap();
     let problems = verify(&storage, |_| ()).await.unwrap().problems;
-    assert_eq!(problems, [format!("blobs/{}: the content has another hash", two.digest)]);
+    let two = two.digest;
+    let expected = ["the content has another hash", "7 bytes instead of 9"].map(|text| format!("blobs/{two}: {text}"));
+    assert_eq!(problems, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn blob_of_several_manifests_is_checked_once() {
+    let (inner, source) = (Arc::new(InMemory::new()), Source::new(1));
+    let storage = storage(&inner);
+    let one = Image::new(Bytes::from_static(b"one"));
+    for number in 1..4 {
+        source.add(0, number, Content::Path(path_with(number, &[one.clone()])));
+        archive_all(&storage, source.clone()).await;
+    }
+    let found = verify(&storage, |_| ()).await.unwrap();
+    assert_eq!((found.manifests, found.unused, &found.problems), (3, 0, &Vec::new()));
+    inner.delete(&Location::from(format!("a/prefix/blobs/{}", one.digest))).await.unwrap();
+    let problems = verify(&storage, |_| ()).await.unwrap().problems;
+    assert_eq!(problems, [format!("blobs/{}: does not exist", one.digest)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reference_takes_no_memory_of_a_batch() {
+    let (inner, source) = (Arc::new(InMemory::new()), Source::new(1));
+    let storage = storage(&inner);
+    let running = archiver(storage.clone(), source.clone(), Options { interval: HOUR, bytes: 100_000 }).spawn();
+    for number in 1..3 {
+        // a damaged entry may say any size
+        let image = Image { bytes: None, size: u64::MAX, ..Image::new(vec![u8::try_from(number).unwrap()].into()) };
+        source.add(0, number, Content::Path(path_with(number, &[image])));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(contents(&storage).await.0, Vec::<String>::new(), "the batch is not full");
+    drop(running);
 }
 
 #[tokio::test(start_paused = true)]

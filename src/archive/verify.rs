@@ -1,9 +1,9 @@
 //! Checks an archive.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::batch::{blob_name, sha256};
-use super::manifest::Manifest;
+use super::manifest::{Blob, Manifest};
 use super::{ArchiveError, Manifests, Storage, chains};
 use crate::export::parquet_row_keys as row_keys;
 
@@ -26,13 +26,17 @@ pub struct Verification {
     pub problems: Vec<String>,
 }
 
-/// Reads all manifests and data files. Data files are read one at a time. Calls `progress` after each manifest and its files.
+/// The lengths of the blobs that were read, by name; `None` for one that does not exist. Many manifests may name one.
+type Blobs = HashMap<String, Option<u64>>;
+
+/// Reads all manifests, data files and blobs, each once. Data files are read one at a time. Calls `progress` after each manifest and its
+/// files.
 ///
 /// # Errors
 /// When the archive cannot be read.
 pub async fn verify(storage: &Storage, mut progress: impl FnMut(&Verification)) -> Result<Verification, ArchiveError> {
     let mut found = Verification::default();
-    let (mut keys, mut used) = (HashSet::new(), HashSet::new());
+    let (mut keys, mut used, mut blobs) = (HashSet::new(), HashSet::new(), Blobs::new());
     for chain in chains(storage).await? {
         let place = format!("store={}/part={}", chain.store, chain.part);
         let mut manifests = Manifests::list(storage, chain).await?;
@@ -53,9 +57,7 @@ pub async fn verify(storage: &Storage, mut progress: impl FnMut(&Verification)) 
             found.missed += manifest.missed_paths();
             check_files(storage, &manifest, &mut found, &mut keys).await?;
             for blob in &manifest.blobs {
-                let name = blob_name(&blob.sha256);
-                check_blob(storage, &name, blob.bytes, &mut found).await?;
-                used.insert(name);
+                check_blob(storage, blob, &mut found, &mut blobs).await?;
             }
             used.extend(manifest.files.iter().map(|file| file.path.clone()));
             progress(&found);
@@ -63,7 +65,7 @@ pub async fn verify(storage: &Storage, mut progress: impl FnMut(&Verification)) 
     }
     for folder in ["data", "blobs"] {
         let names = storage.names(folder).await?;
-        found.unused += names.iter().filter(|name| !used.contains(*name)).count() as u64;
+        found.unused += names.iter().filter(|name| !used.contains(*name) && !blobs.contains_key(*name)).count() as u64;
     }
     Ok(found)
 }
@@ -122,14 +124,32 @@ async fn check_files(
     Ok(())
 }
 
-async fn check_blob(storage: &Storage, name: &str, bytes: u64, found: &mut Verification) -> Result<(), ArchiveError> {
-    found.bytes += bytes;
-    match storage.get(name).await? {
-        None => found.problems.push(format!("{name}: does not exist")),
-        Some(content) if blob_name(&sha256(&content)) != name => {
-            found.problems.push(format!("{name}: the content has another hash"));
+async fn check_blob(
+    storage: &Storage,
+    blob: &Blob,
+    found: &mut Verification,
+    blobs: &mut Blobs,
+) -> Result<(), ArchiveError> {
+    let name = blob_name(&blob.sha256);
+    let length = match blobs.get(&name) {
+        Some(length) => *length,
+        None => {
+            let content = storage.get(&name).await?;
+            match &content {
+                None => found.problems.push(format!("{name}: does not exist")),
+                Some(content) if blob_name(&sha256(content)) != name => {
+                    found.problems.push(format!("{name}: the content has another hash"));
+                }
+                Some(_) => {}
+            }
+            let length = content.map(|content| content.len() as u64);
+            found.bytes += length.unwrap_or(0);
+            blobs.insert(name.clone(), length);
+            length
         }
-        Some(_) => {}
+    };
+    if let Some(length) = length.filter(|length| *length != blob.bytes) {
+        found.problems.push(format!("{name}: {length} bytes instead of {}", blob.bytes));
     }
     Ok(())
 }
