@@ -23,9 +23,11 @@ struct ImportCounts {
     skipped: usize,
     /// Sessions that the tokentap of the log had evicted from memory.
     evicted: usize,
+    /// Pictures without room in the ledger.
+    refused_images: u64,
 }
 
-/// Imports the sessions. Returns `Ok(false)` if a session was skipped that the ledger lacks.
+/// Imports the sessions. Returns `Ok(false)` if a session was skipped that the ledger lacks, or a picture.
 ///
 /// # Errors
 /// A line for the user when the log or the ledger cannot be used.
@@ -57,6 +59,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     for session in sessions {
         let imported = importer.import(&session).await;
         progress.add(1);
+        counts.refused_images = importer.refused_images();
         match imported {
             Ok(Imported::Appended) => counts.appended += 1,
             Ok(Imported::Present) => counts.present += 1,
@@ -73,12 +76,12 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     }
     progress.clear();
     print(&counts.summary());
-    Ok(counts.skipped == 0)
+    Ok(counts.skipped == 0 && counts.refused_images == 0)
 }
 
 impl ImportCounts {
     fn summary(&self) -> String {
-        let Self { appended, present, deleted, skipped, evicted } = self;
+        let Self { appended, present, deleted, skipped, evicted, refused_images } = self;
         let mut text = format!("{appended} sessions imported, {present} already in the ledger, {skipped} skipped");
         // writing to a String cannot fail
         if *deleted > 0 {
@@ -86,6 +89,12 @@ impl ImportCounts {
         }
         if *evicted > 0 {
             let _ = write!(text, "; {evicted} were evicted from memory, and are only in the log");
+        }
+        if *refused_images > 0 {
+            let _ = write!(
+                text,
+                "; {refused_images} pictures had no room in the ledger: run the same command with a larger --ledger-image-bytes"
+            );
         }
         text.push('\n');
         text

@@ -23,8 +23,9 @@ pub use ack::{Ack, AppendError};
 pub use log_record::{LogRecord, ProcessRecord};
 pub use record::{Change, Record, SCHEMA};
 pub use shared::{
-    Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, HeldImages, IMAGE_OVERHEAD, ImageKey, LastUse,
-    Ledger, LedgerError, LedgerFuture, ListOrder, PARTITIONS, Position, StreamId, Tail, partition_of,
+    Append, Appended, BYTES_PER_SECOND, Deletion, Entry, FinishedEntry, FinishedPage, HeldImages, IMAGE_OVERHEAD,
+    ImageKey, LastUse, Ledger, LedgerError, LedgerFuture, ListOrder, PARTITIONS, Position, StreamId, Tail,
+    partition_of,
 };
 
 /// The log of one process. Stores records in the order in which they are appended.

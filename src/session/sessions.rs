@@ -279,6 +279,7 @@ impl Sessions {
     pub async fn settle(&self) {
         if let Backend::Shared(sharing) = &self.backend {
             sharing.settle_all().await;
+            sharing.share_due_images().await;
         }
     }
 

@@ -119,6 +119,8 @@ pub(super) struct Sharing {
     is_fleet_unknown: AtomicBool,
     /// Until then replies do not wait for replicas, because these did not confirm in time.
     unreplicated_until: Mutex<Option<Instant>>,
+    /// The sessions whose pictures are to be stored or marked as used.
+    due_images: Mutex<BTreeSet<Arc<str>>>,
     /// Until then pictures are neither stored nor read, because the ledger failed.
     images_paused_until: Mutex<Option<Instant>>,
     /// Locked while scores are appended.
@@ -171,6 +173,7 @@ impl Sharing {
             down: (0..PARTITIONS).map(|_| AtomicBool::new(false)).collect(),
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
+            due_images: Mutex::default(),
             images_paused_until: Mutex::default(),
             scoring: tokio::sync::Mutex::default(),
             deletions: Deletions::new(),

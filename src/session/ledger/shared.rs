@@ -203,6 +203,9 @@ pub struct HeldImages {
 /// Bytes that a picture counts in a ledger beside its own: its keys and its place in the index.
 pub const IMAGE_OVERHEAD: u64 = 256;
 
+/// The bytes that the network and the ledger take in a second, at least: 64 Mbit/s.
+pub const BYTES_PER_SECOND: f64 = (8 << 20) as f64;
+
 /// A shared ledger.
 pub trait Ledger: fmt::Debug + Send + Sync {
     /// The id of the fleet, 16 hexadecimal digits. A ledger that has lost all data gets another one.

@@ -227,7 +227,18 @@ impl Valkey {
     where
         F: Future<Output = Result<T, LedgerError>> + Send,
     {
-        let (limit, this) = (self.shared.options.timeout, self.clone());
+        self.operation_within(self.shared.options.timeout, operation)
+    }
+
+    fn operation_within<T: 'static, F>(
+        &self,
+        limit: Duration,
+        operation: impl FnOnce(Self) -> F + Send + 'static,
+    ) -> LedgerFuture<T>
+    where
+        F: Future<Output = Result<T, LedgerError>> + Send,
+    {
+        let this = self.clone();
         Box::pin(async move {
             tokio::time::timeout(limit, operation(this)).await.unwrap_or(Err(LedgerError::Timeout(limit)))
         })
@@ -413,7 +424,8 @@ impl Ledger for Valkey {
     }
 
     fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool> {
-        self.operation(async move |this| {
+        let limit = self.shared.options.timeout + connection::sending_time(bytes.len());
+        self.operation_within(limit, async move |this| {
             let kib = u32::try_from(bytes.len().div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, IMAGES_KIB);
             let _room = this.shared.image_room.acquire_many(kib).await;
             let call = this.images_call(&script::PUT_IMAGE, session, &[image]).arg(bytes);

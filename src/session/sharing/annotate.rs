@@ -11,13 +11,10 @@ use tokio::time::Instant;
 use super::Sharing;
 use super::list_cache::entry;
 use crate::session::error::SessionError;
-use crate::session::ledger::{Ack, AppendError, Change, Position, Record, partition_of};
+use crate::session::ledger::{Ack, AppendError, BYTES_PER_SECOND, Change, Position, Record, partition_of};
 use crate::session::state::{Frozen, Session};
 use crate::session::view::published_leaves;
 use crate::session::{RewardTarget, Turn, TurnScores, Uid};
-
-/// The bytes that the network and the ledger take in a second, at least: 64 Mbit/s.
-const BYTES_PER_SECOND: f64 = (8 << 20) as f64;
 
 /// Paths that one append finishes.
 const PATHS: usize = 256;
@@ -149,12 +146,16 @@ impl Sharing {
         Ok(deleted)
     }
 
-    /// Publishes the paths of a session that no process has published. The session counts as unused then.
+    /// Publishes the paths of a session that no process has published. The session counts as unused then. If the ledger lacks pictures of
+    /// it, the paths are published after these.
     ///
     /// # Errors
     /// When the session was removed, or the ledger did not confirm it.
     pub(in crate::session) async fn finish(&self, name: &Arc<str>) -> Result<(), SessionError> {
         loop {
+            if !self.line(name).known.lock().await.images.may_finish() {
+                return Ok(());
+            }
             let plan = |session: &Arc<Session>, length: u64| {
                 let (turns, leaves) = session.unpublished(PATHS);
                 let count = u32::try_from(turns.len()).unwrap_or(u32::MAX);
@@ -187,7 +188,7 @@ impl Sharing {
             let mut is_read = false;
             loop {
                 self.settle(&line, &mut known).await?;
-                self.share_images(&mut known, None).await;
+                self.note_images(&line, &known);
                 if is_read || known.position.is_none() {
                     self.load(&line, &mut known).await?;
                     is_read = true;

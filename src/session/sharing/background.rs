@@ -26,7 +26,7 @@ const MOST_FAILURES: usize = 8;
 impl Sharing {
     /// Runs until it is dropped. A slow settlement or sweep does not delay the other work.
     pub(in crate::session) async fn run(&self) {
-        tokio::join!(self.watch(), self.keep_settled(), self.sweep());
+        tokio::join!(self.watch(), self.keep_settled(), self.keep_images(), self.sweep());
     }
 
     /// Probes the primaries, and renews the sessions with running calls.
@@ -85,6 +85,14 @@ impl Sharing {
             }
             self.settle_all().await;
             self.recall().await;
+        }
+    }
+
+    /// Stores pictures that turns did not wait for.
+    async fn keep_images(&self) {
+        loop {
+            tokio::time::sleep(ROUND).await;
+            self.share_due_images().await;
         }
     }
 
@@ -173,9 +181,9 @@ impl Sharing {
                 let chunk = chunk.iter().map(|(_, name)| Arc::clone(name)).collect();
                 let _ = self.within_timeout(Some(names[0].0), self.ledger.renew(chunk)).await;
                 for line in lines {
-                    // a line that is locked is used, and renews its pictures itself
-                    if let Ok(mut known) = line.known.try_lock() {
-                        self.share_images(&mut known, None).await;
+                    // a line that is locked is used, and notes its pictures itself
+                    if let Ok(known) = line.known.try_lock() {
+                        self.note_images(&line, &known);
                     }
                 }
             }
@@ -189,6 +197,9 @@ impl Sharing {
         for session in idle {
             let name = Arc::clone(&session.session);
             if self.store.pending.has(&name) || self.is_spilled(&name) {
+                continue;
+            }
+            if !self.line(&name).known.lock().await.images.may_finish() {
                 continue;
             }
             match self.finish(&name).await {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::Sharing;
 use super::list_cache::ListCache;
+use super::{Line, Sharing};
 use crate::images::{Image, ImageDigest};
 use crate::session::ledger::{IMAGE_OVERHEAD, ImageKey, LedgerError};
 use crate::session::state::Session;
@@ -23,8 +23,10 @@ use crate::session::{Turn, TurnImage, Uid};
 /// How long pictures are neither stored nor read after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The time after which the ledger is asked again for pictures that it lacked.
+/// The time after which the ledger is asked again for pictures that it lacked. Another process may be about to store them, so the first
+/// times are shorter, from [`FIRST_RETRY`] on.
 const RETRY: Duration = Duration::from_secs(60);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
 
 /// Pictures that one command names.
 const AT_ONCE: usize = 256;
@@ -34,12 +36,15 @@ const AT_ONCE: usize = 256;
 pub(super) struct ImageSync {
     /// When the ledger stored, or refused, all pictures that the session had in memory, and the suspicion at that time.
     shared: Option<(Instant, u64)>,
-    /// The ledger lacks pictures because it failed. They are stored later.
+    /// The ledger may lack pictures, because it failed or they are large. They are stored later, and the session stays in memory until
+    /// then.
     pub is_failed: bool,
+    /// Paths are to be finished once the pictures are stored.
+    is_finish_due: bool,
     /// The pictures of which the session has only references.
     unread: BTreeMap<ImageDigest, UnreadImage>,
-    /// When the ledger was asked for all of these.
-    asked: Option<Instant>,
+    /// When the ledger was asked for all of these, and how long it is not asked again.
+    asked: Option<(Instant, Duration)>,
 }
 
 /// A picture whose bytes were not read.
@@ -58,6 +63,8 @@ impl ImageSync {
                 let unread = || UnreadImage { reference: Arc::clone(image), turns: Vec::new() };
                 self.unread.entry(image.digest).or_insert_with(unread).turns.push(turn.id);
                 self.asked = None;
+                // others may have marked it as used long ago
+                self.forget_shared();
             }
         }
     }
@@ -69,53 +76,134 @@ impl ImageSync {
 
     /// Whether the ledger has bytes that are not read, as far as is known.
     pub(super) fn has_unread(&self) -> bool {
-        !self.unread.is_empty() && self.asked.is_none_or(|asked| asked.elapsed() >= RETRY)
+        !self.unread.is_empty() && self.asked.is_none_or(|(asked, pause)| asked.elapsed() >= pause)
+    }
+
+    /// Whether paths may be finished. Other processes would find a path without its pictures, and an archive would leave it out for good.
+    /// If not, they are finished when the pictures are stored.
+    pub(super) fn may_finish(&mut self) -> bool {
+        self.is_finish_due |= self.is_failed;
+        !self.is_failed
     }
 }
 
 impl Sharing {
-    /// Stores the pictures of a session that the ledger may lack: those of `turn`, which is to be appended, and from time to time all, so that they
-    /// outlive the list. Never fails: the entries are appended in any case.
-    pub(super) async fn share_images(&self, known: &mut ListCache, turn: Option<&Turn>) {
+    /// Stores the pictures of a turn that is to be appended, if they take little time. The background stores the others, and marks those of
+    /// the session as used. Never fails: the entries are appended in any case.
+    pub(super) async fn share_new_images(&self, line: &Line, known: &mut ListCache, turn: &Turn) {
         let Some(session) = known.session.clone() else { return };
         let suspicion = self.suspicion();
-        let is_shared = |(at, before): (Instant, u64)| before == suspicion && at.elapsed() < self.store.limits.ttl / 4;
-        let is_due = !known.images.shared.is_some_and(is_shared);
-        let mut images = SessionImages::new();
-        {
+        let (new, are_all) = {
             let state = session.state();
-            let own = turn.into_iter().flat_map(|turn| &turn.about.images).flat_map(|images| &images.list);
-            let new = own.map(|image| &image.image).filter(|image| !state.images.contains_key(&image.digest));
-            let references = known.images.unread.values().map(|unread| &unread.reference);
-            // the bytes come last, in place of a reference
-            let held = references.chain(state.images.values()).filter(|_| is_due);
-            images.extend(held.chain(new).map(|image| (image.digest, Arc::clone(image))));
-        }
-        if images.is_empty() {
-            known.images.is_failed = false;
-            return;
-        }
-        let stored = match self.are_images_paused() {
-            true => Err(LedgerError::Unavailable("it failed a moment ago".into())),
-            false => {
-                let limit = self.limits.timeout / 2;
-                let stored = timeout(limit, self.put_images(session.birth, &images)).await;
-                let stored = stored.unwrap_or(Err(LedgerError::Timeout(limit)));
-                stored.inspect_err(|error| self.pause_images(error))
-            }
+            let own = turn.about.images.iter().flat_map(|images| &images.list).map(|image| &image.image);
+            let own = own.filter(|image| !state.images.contains_key(&image.digest));
+            let new: SessionImages = own.map(|image| (image.digest, Arc::clone(image))).collect();
+            (new, state.images.is_empty() && known.images.unread.is_empty())
         };
-        // otherwise the session stays in memory until they are stored
-        known.images.is_failed = stored.is_err() && !self.is_full_of_detached();
-        match stored {
-            Ok(()) if is_due => known.images.shared = Some((Instant::now(), suspicion)),
-            Ok(()) => {}
-            Err(_) => known.images.shared = None,
+        if !new.is_empty() {
+            let limit = self.limits.timeout / 2;
+            // half of what is expected to be stored in this time
+            let most = self.most_bytes() / 4;
+            let stored = match self.are_images_paused() {
+                true => Err(LedgerError::Unavailable("it failed a moment ago".into())),
+                false => timeout(limit, self.put_images(session.birth, &new, most))
+                    .await
+                    .unwrap_or(Err(LedgerError::Timeout(limit)))
+                    .inspect_err(|error| self.pause_images(error)),
+            };
+            match stored {
+                Ok(true) if are_all => known.images.shared = Some((Instant::now(), suspicion)),
+                Ok(true) => {}
+                Ok(false) | Err(_) => {
+                    // unless the memory is full of them, the session stays until they are stored
+                    known.images.is_failed |= !self.is_full_of_detached();
+                    known.images.forget_shared();
+                }
+            }
+        }
+        self.note_images(line, known);
+    }
+
+    /// Notes that the pictures of a session are to be stored or marked as used, if it is time, so that they outlive the list.
+    /// Returns whether it is.
+    pub(super) fn note_images(&self, line: &Line, known: &ListCache) -> bool {
+        let suspicion = self.suspicion();
+        let is_shared = |(at, before): (Instant, u64)| before == suspicion && at.elapsed() < self.store.limits.ttl / 4;
+        let has_images = || {
+            let is_known = |session: &Arc<Session>| !session.state().images.is_empty();
+            !known.images.unread.is_empty() || known.session.as_ref().is_some_and(is_known)
+        };
+        let is_due = known.images.is_failed || (!known.images.shared.is_some_and(is_shared) && has_images());
+        if is_due {
+            self.due_images.lock().insert(Arc::clone(&line.name));
+        }
+        is_due
+    }
+
+    /// Stores the pictures of the sessions that are noted, and marks them as used, in the background.
+    pub(in crate::session) async fn share_due_images(&self) {
+        let names = self.due_images.lock().clone();
+        for name in names {
+            if self.are_images_paused() {
+                return;
+            }
+            if self.is_down(&name) {
+                continue;
+            }
+            if self.share_images(&name).await {
+                // publishes paths that waited for the pictures. The sweep does it later if this fails
+                let _ = self.finish(&name).await;
+            }
         }
     }
 
-    /// Stores pictures that the ledger lacks, as far as they have room.
-    async fn put_images(&self, session: Uid, images: &SessionImages) -> Result<(), LedgerError> {
-        let images: Vec<_> = images.values().collect();
+    /// Stores the pictures of a session, and marks them as used. Each picture has a time limit by its size, in which turns do not wait.
+    /// Returns whether paths are to be finished.
+    async fn share_images(&self, name: &Arc<str>) -> bool {
+        let line = self.line(name);
+        let of = |session: &Arc<Session>, known: &ListCache| {
+            let references = known.images.unread.values().map(|unread| Arc::clone(&unread.reference));
+            // the bytes come last, in place of a reference
+            let state = session.state();
+            let images = references.chain(state.images.values().map(Arc::clone));
+            images.map(|image| (image.digest, image)).collect::<SessionImages>()
+        };
+        let (birth, suspicion, images) = {
+            let known = line.known.lock().await;
+            self.due_images.lock().remove(name);
+            let Some(session) = &known.session else { return false };
+            (session.birth, self.suspicion(), of(session, &known))
+        };
+        let stored = self.put_images(birth, &images, u64::MAX).await.inspect_err(|error| self.pause_images(error));
+        let mut known = line.known.lock().await;
+        let Some(session) = known.session.clone().filter(|session| session.birth == birth) else { return false };
+        let is_complete = stored.is_ok() && of(&session, &known).keys().all(|digest| images.contains_key(digest));
+        known.images.is_failed &= !is_complete && !self.is_full_of_detached();
+        if is_complete {
+            known.images.shared = Some((Instant::now(), suspicion));
+            let is_settled = !known.is_detached() && !known.is_unconfirmed;
+            if is_settled && self.unsettled.lock().contains(name) {
+                self.end_unsettled(&line, &known);
+            }
+        } else {
+            self.due_images.lock().insert(Arc::clone(name));
+        }
+        !known.images.is_failed && std::mem::take(&mut known.images.is_finish_due)
+    }
+
+    /// Stores pictures that the ledger lacks, as far as they have room, and at most `most` bytes. Returns whether none was left out for
+    /// that limit.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(super) async fn put_images(
+        &self,
+        session: Uid,
+        images: &SessionImages,
+        most: u64,
+    ) -> Result<bool, LedgerError> {
+        let (images, mut left): (Vec<_>, u64) = (images.values().collect(), most);
+        let mut is_complete = true;
         for some in images.chunks(AT_ONCE) {
             let held = self.ledger.hold_images(session, some.iter().map(|image| key(image)).collect()).await?;
             let mut free = held.free;
@@ -123,9 +211,14 @@ impl Sharing {
                 let Some(bytes) = image.bytes.as_ref().filter(|_| !is_present) else { continue };
                 let size = image.size.saturating_add(IMAGE_OVERHEAD);
                 // one without room need not be sent
-                let is_stored = size <= free && self.ledger.put_image(session, key(image), bytes.clone()).await?;
+                let has_room = size <= free;
+                if has_room && image.size > left {
+                    is_complete = false;
+                    continue;
+                }
+                let is_stored = has_room && self.ledger.put_image(session, key(image), bytes.clone()).await?;
                 if is_stored {
-                    free -= size;
+                    (free, left) = (free - size, left - image.size);
                     count(&self.counts.images_stored);
                 } else if count(&self.counts.images_refused) == 0 {
                     tracing::warn!(
@@ -134,7 +227,7 @@ impl Sharing {
                 }
             }
         }
-        Ok(())
+        Ok(is_complete)
     }
 
     /// Reads the pictures of a session of which other processes have appended references.
@@ -161,12 +254,16 @@ impl Sharing {
             left = after;
             let these = these.to_vec();
             let verified = tokio::task::spawn_blocking(move || verify(&these, read)).await;
-            let found = verified.map_err(|error| LedgerError::Unreadable(error.to_string().into()))?;
+            let (found, damaged) = verified.map_err(|error| LedgerError::Unreadable(error.to_string().into()))?;
+            for digest in damaged {
+                tracing::error!(%digest, "the ledger has other bytes under the digest of a picture: it is absent");
+            }
             self.counts.images_read.fetch_add(found.len() as u64, Ordering::Relaxed);
             self.supply_images(known, &found);
         }
         self.counts.images_absent.fetch_add(known.images.unread.len() as u64, Ordering::Relaxed);
-        known.images.asked = Some(Instant::now());
+        let pause = known.images.asked.map_or(FIRST_RETRY, |(_, pause)| (2 * pause).min(RETRY));
+        known.images.asked = Some((Instant::now(), pause));
         Ok(())
     }
 
@@ -242,13 +339,17 @@ fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The pictures that were read, without those that are damaged.
-fn verify(digests: &[ImageDigest], read: Vec<Option<Bytes>>) -> SessionImages {
-    let images = digests.iter().zip(read).filter_map(|(digest, bytes)| {
-        let image = Image::new(bytes?);
-        (image.digest == *digest).then(|| (*digest, Arc::new(image)))
-    });
-    images.collect()
+/// The pictures that were read, and the digests of those that are damaged.
+fn verify(digests: &[ImageDigest], read: Vec<Option<Bytes>>) -> (SessionImages, Vec<ImageDigest>) {
+    let (mut images, mut damaged) = (SessionImages::new(), Vec::new());
+    for (digest, bytes) in digests.iter().zip(read) {
+        let Some(image) = bytes.map(Image::new) else { continue };
+        match image.digest == *digest {
+            true => drop(images.insert(*digest, Arc::new(image))),
+            false => damaged.push(*digest),
+        }
+    }
+    (images, damaged)
 }
 
 #[cfg(test)]
@@ -343,6 +444,7 @@ mod tests {
         ledger.image_limit.store(u64::MAX, Ordering::Relaxed);
         ledger.disruptions.send_modify(|count| *count += 1);
         text(&first, "s", &[4]).await;
+        first.settle().await;
         tokio::time::sleep(RETRY).await;
         assert_eq!(known(&second, "s").await, [true; 3]);
     }
@@ -438,8 +540,8 @@ mod tests {
         // a failover that lost only the picture
         ledger.state().images.clear();
         ledger.disruptions.send_modify(|count| *count += 1);
-        first.settle().await;
         first.refresh(["s"]).await.unwrap();
+        first.settle().await;
         let [third] = processes(&ledger);
         assert_eq!(known(&third, "s").await, [true]);
     }
@@ -469,6 +571,45 @@ mod tests {
         turn(&first, "s", &[1], 1).await.unwrap();
         ledger.state().images.get_mut(&picture(1).digest).unwrap().bytes = Bytes::from_static(b"other");
         assert_eq!(known(&second, "s").await, [false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn picture_that_takes_long_is_stored_after_its_turn() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        let large = Arc::new(Image::new(vec![7; 5 << 20].into()));
+        let mut draft = draft(&[1, 9, 9], &[5]);
+        draft.about.images = Some(Box::new(PromptImages::new(&[1, 9, 9], [(large, 1..3)])));
+        Call::new(Arc::clone(&first), "s".into()).commit(draft).1.await.unwrap();
+        assert!(ledger.state().images.is_empty(), "two seconds are the time limit of an append");
+        turn(&first, "t", &[1], 1).await.unwrap();
+        assert_eq!(ledger.state().images.len(), 1, "it is no failure of the ledger");
+        // no process finds the path before its picture
+        first.sharing().freeze(&"s".into()).await.unwrap();
+        let finished = || ledger.state().finished.values().map(Vec::len).sum::<usize>();
+        assert_eq!((finished(), known(&second, "s").await), (0, vec![false]));
+        first.settle().await;
+        assert_eq!((finished(), ledger.state().images.len()), (1, 2));
+        assert!(!first.session("s").unwrap().state().is_detached);
+        tokio::time::sleep(FIRST_RETRY).await;
+        assert_eq!(known(&second, "s").await, [true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reference_that_is_read_is_marked_as_used() {
+        let ledger = Arc::new(MemoryLedger::new());
+        ledger.image_ttl_ms.store(u64::try_from(TTL.as_millis()).unwrap() / 4 * 5, Ordering::Relaxed);
+        let limits = StoreLimits { ttl: TTL, ..BOUNDLESS };
+        let [first, second] = [(); 2].map(|()| shared_with(&ledger, SharedLog::default(), limits, TTL));
+        turn(&first, "s", &[1], 1).await.unwrap();
+        turn(&second, "s", &[2], 2).await.unwrap();
+        let expires = || ledger.state().images[&picture(2).digest].expires_ms;
+        let before = expires();
+        tokio::time::sleep(TTL / 5 * 4).await;
+        // it reads the reference only when it appends
+        turn(&first, "s", &[3], 3).await.unwrap();
+        first.settle().await;
+        assert!(expires() >= before + u64::try_from((TTL / 5 * 4).as_millis()).unwrap(), "as long as the list");
     }
 
     #[test]

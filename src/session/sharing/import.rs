@@ -1,6 +1,7 @@
 //! Appends a session of one process, which was restored from its local log, to the ledger.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::missing::recorded_at;
@@ -51,7 +52,13 @@ impl Importer {
         ))
     }
 
-    /// Appends a session under its uids. Importing it again appends nothing.
+    /// The pictures that had no room in the ledger.
+    #[must_use]
+    pub fn refused_images(&self) -> u64 {
+        self.0.counts.images_refused.load(Ordering::Relaxed)
+    }
+
+    /// Appends a session under its uids, after the pictures that the ledger lacks. Importing it again appends nothing.
     ///
     /// # Errors
     /// When the ledger fails, or replicas do not confirm in time. A part of the session may be in the ledger; importing it again appends
@@ -72,12 +79,15 @@ impl Importer {
             {
                 break Imported::Skipped(SkipReason::Deleted);
             }
-            if same == records.len() {
-                break Imported::Present;
-            }
-            if same < list.len() {
+            if same < list.len() && same < records.len() {
                 let is_same_session = list[0].uid == birth;
                 break Imported::Skipped(if is_same_session { SkipReason::Differs } else { SkipReason::NameTaken });
+            }
+            // also those of a session that an earlier import appended. A path must not be in the ledger before its pictures
+            let images = source.state().images.clone();
+            sharing.put_images(birth, &images, u64::MAX).await?;
+            if same == records.len() {
+                break Imported::Present;
             }
             if known.log.is_empty() {
                 for (uid, record) in &records {
@@ -220,6 +230,30 @@ mod tests {
         reader.refresh(["s"]).await.expect("the ledger works");
         let read = reader.session("s").and_then(|session| session.image(picture.digest));
         assert_eq!(read.and_then(|image| image.bytes.clone()), picture.bytes);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn import_that_is_repeated_stores_pictures_that_the_ledger_lacks() {
+        let (ledger, store) = (Arc::new(MemoryLedger::new()), store(BOUNDLESS));
+        let picture = Image::new(vec![1; 5000].into());
+        let mut draft = draft(&[1, 9], &[2]);
+        draft.about.images = Some(Box::new(PromptImages::new(&[1, 9], [(Arc::new(picture.clone()), 1..2)])));
+        Call::new(Arc::clone(&store), "s".into()).commit(draft).1.await.expect("there is no log");
+        let session = store.session("s").expect("it has a turn");
+        let failure = LedgerError::Unavailable("it is down".into());
+        *ledger.image_failure.lock() = Some(failure.clone());
+        assert_eq!(import(&ledger, &session).await, Err(failure));
+        assert!(ledger.state().lists.is_empty(), "the pictures come first");
+        *ledger.image_failure.lock() = None;
+        ledger.image_limit.store(0, Ordering::Relaxed);
+        let importer = Importer::new(Arc::clone(&ledger) as _, Duration::from_secs(2));
+        assert_eq!(importer.import(&session).await, Ok(Imported::Appended));
+        assert_eq!((importer.refused_images(), ledger.state().images.len()), (1, 0));
+        ledger.image_limit.store(u64::MAX, Ordering::Relaxed);
+        let importer = Importer::new(Arc::clone(&ledger) as _, Duration::from_secs(2));
+        assert_eq!(importer.import(&session).await, Ok(Imported::Present));
+        assert_eq!(importer.refused_images(), 0);
+        assert!(ledger.state().images.contains_key(&picture.digest));
     }
 
     #[tokio::test(start_paused = true)]

@@ -175,7 +175,7 @@ impl Sharing {
     pub(super) async fn settle(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
         known.forget_removed();
         let is_checked = known.position.is_none() || known.checked == self.suspicion();
-        if is_checked && !known.is_detached() && !known.images.is_failed {
+        if is_checked && !known.is_detached() {
             return Ok(());
         }
         let mut is_gone = false;
@@ -196,6 +196,9 @@ impl Sharing {
             }
             // a list that was to be begun, and still does not exist then, is that of a deleted session
             is_gone = known.position.is_none();
+        }
+        if self.note_images(line, known) {
+            known.images.is_failed = !self.is_full_of_detached();
         }
         if known.is_unconfirmed || known.images.is_failed {
             // the session in memory may be another one than before, and must not be evicted
@@ -228,7 +231,6 @@ impl Sharing {
         line: &Line,
         known: &mut ListCache,
     ) -> Result<Result<(), Outdated>, LedgerError> {
-        self.share_images(known, None).await;
         while known.is_detached() && known.log.len() > known.confirmed() {
             let from = known.confirmed();
             let until = known.log.len().min(from + STEP);
@@ -271,9 +273,6 @@ impl Sharing {
                 known.missing.pop_front();
                 continue;
             };
-            if let Change::Turn(turn) = &record.change {
-                self.share_images(known, Some(turn)).await;
-            }
             let entry = entry(uid, &record)?;
             let entries = [entry];
             let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {

@@ -173,7 +173,7 @@ impl Sharing {
             self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
             let turn = Arc::new(session.place(&mut session.state(), draft.clone()));
-            self.share_images(known, Some(&turn)).await;
+            self.share_new_images(line, known, &turn).await;
             let uid = turn.about.uid;
             let record = session.record(Change::Turn(Arc::clone(&turn)));
             let mut entries = Vec::with_capacity(2);

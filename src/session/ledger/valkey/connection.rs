@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::options::{Address, TlsFiles, ValkeyOptions};
 use super::script::{self, Call};
 use super::server::Server;
-use crate::session::ledger::LedgerError;
+use crate::session::ledger::{BYTES_PER_SECOND, LedgerError};
 use crate::tls_client;
 
 /// A byte stream to a server.
@@ -91,10 +91,12 @@ impl Connected {
     /// Runs a script on the connection for commands.
     pub(super) async fn run(&self, call: &Call) -> Result<Value, LedgerError> {
         let mut connection = self.commands.clone();
-        let result = self.limit(connection.send(&call.by_hash())).await;
+        // a picture can take longer
+        let limit = self.timeout + sending_time(call.bytes());
+        let result = within(limit, connection.send(&call.by_hash())).await;
         let result = match result {
             Err(Failure::Error(error)) if is_missing_script(&error) => {
-                self.limit(connection.send(&call.by_text())).await
+                within(limit, connection.send(&call.by_text())).await
             }
             result => result,
         };
@@ -109,10 +111,7 @@ impl Connected {
 
     /// The result of `operation`, within the time limit.
     pub(super) async fn limit<T>(&self, operation: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
-        match tokio::time::timeout(self.timeout, operation).await {
-            Ok(result) => result.map_err(Failure::Error),
-            Err(_) => Err(Failure::Timeout),
-        }
+        within(self.timeout, operation).await
     }
 
     /// The error of a failed command. Reports a problem of the connection.
@@ -142,6 +141,19 @@ impl Connected {
             Failure::Error(error) => ledger_error(error),
         }
     }
+}
+
+/// The result of `operation`, within a time limit.
+async fn within<T>(limit: Duration, operation: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, operation).await {
+        Ok(result) => result.map_err(Failure::Error),
+        Err(_) => Err(Failure::Timeout),
+    }
+}
+
+/// The time that the bytes of a command take at most.
+pub(super) fn sending_time(bytes: usize) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND)
 }
 
 impl fmt::Debug for Connected {
