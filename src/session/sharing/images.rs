@@ -18,7 +18,7 @@ use crate::session::ledger::{IMAGE_OVERHEAD, ImageKey, LedgerError};
 use crate::session::state::Session;
 use crate::session::store::ImageStore;
 use crate::session::turn::SessionImages;
-use crate::session::{Turn, TurnImage, Uid};
+use crate::session::{Draft, Turn, TurnImage, Uid};
 
 /// How long pictures are neither stored nor read after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -279,10 +279,27 @@ impl Sharing {
 
     /// Removes the pictures of a deleted session from the ledger. Those that this cannot remove expire.
     pub(super) async fn release_images(&self, session: Uid, images: &[ImageKey]) {
-        for some in images.chunks(AT_ONCE) {
-            if self.are_images_paused() || self.ledger.release_images(session, some.to_vec()).await.is_err() {
-                return;
+        let release = async {
+            for some in images.chunks(AT_ONCE) {
+                if self.are_images_paused() || self.ledger.release_images(session, some.to_vec()).await.is_err() {
+                    return;
+                }
             }
+        };
+        // the reply to the deletion waits for it
+        let _ = timeout(self.limits.timeout, release).await;
+    }
+
+    /// Takes the bytes of pictures of which the session has only the digests from a turn that brings them again: clients send all pictures
+    /// of a conversation in each call.
+    pub(super) fn take_sent_images(&self, known: &mut ListCache, draft: &Draft) {
+        let sent = draft.about.images.iter().flat_map(|images| &images.list).map(|sent| &sent.image);
+        let missing = sent.filter(|image| image.bytes.is_some() && known.images.unread.contains_key(&image.digest));
+        let found: SessionImages = missing.map(|image| (image.digest, Arc::clone(image))).collect();
+        if !found.is_empty() {
+            self.supply_images(known, &found);
+            // the ledger may lack them, too
+            known.images.forget_shared();
         }
     }
 
@@ -423,6 +440,21 @@ mod tests {
         assert_eq!(held.bytes, picture(1).bytes);
         let bytes = second.size().1;
         assert!((BYTES as u64..2 * BYTES as u64).contains(&bytes), "{bytes}: once in memory");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reference_gets_the_bytes_that_a_later_call_brings() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        ledger.image_limit.store(0, Ordering::Relaxed);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        assert_eq!(known(&second, "s").await, [false]);
+        // the client sends all pictures of the conversation
+        ledger.image_limit.store(u64::MAX, Ordering::Relaxed);
+        let mut draft = draft(&[1, 9, 9, 5, 2], &[5]);
+        draft.about.images = Some(Box::new(PromptImages::new(&[1, 9, 9, 5, 2], [(picture(1), 1..3)])));
+        Call::new(Arc::clone(&second), "s".into()).commit(draft).1.await.unwrap();
+        assert_eq!(known(&second, "s").await, [true]);
     }
 
     #[tokio::test(start_paused = true)]

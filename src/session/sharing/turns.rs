@@ -172,6 +172,7 @@ impl Sharing {
             self.settle(line, known).await?;
             self.begin(line, known)?;
             let session = Arc::clone(known.session.as_ref().expect("it has begun"));
+            self.take_sent_images(known, draft);
             let turn = Arc::new(session.place(&mut session.state(), draft.clone()));
             self.share_new_images(line, known, &turn).await;
             let uid = turn.about.uid;
@@ -236,6 +237,7 @@ impl Sharing {
             self.store.announce(&line.name, &turn);
             return written;
         }
+        self.take_sent_images(known, &draft);
         let turn = Arc::new(session.place(&mut session.state(), draft));
         let record = session.record(Change::Turn(Arc::clone(&turn)));
         match self.apply(line, known, uid, record) {
