@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::list_cache::ListCache;
 use super::{Line, Sharing};
 use crate::images::{Image, ImageDigest};
-use crate::session::ledger::{IMAGE_OVERHEAD, ImageKey, LedgerError};
+use crate::session::ledger::{BYTES_PER_SECOND, IMAGE_OVERHEAD, ImageKey, LedgerError};
 use crate::session::state::Session;
 use crate::session::store::ImageStore;
 use crate::session::turn::SessionImages;
@@ -205,7 +205,8 @@ impl Sharing {
         let (images, mut left): (Vec<_>, u64) = (images.values().collect(), most);
         let mut is_complete = true;
         for some in images.chunks(AT_ONCE) {
-            let held = self.ledger.hold_images(session, some.iter().map(|image| key(image)).collect()).await?;
+            let keys = some.iter().map(|image| key(image)).collect();
+            let held = within(self.limits.timeout, self.ledger.hold_images(session, keys)).await?;
             let mut free = held.free;
             for (image, is_present) in some.iter().zip(held.present) {
                 let Some(bytes) = image.bytes.as_ref().filter(|_| !is_present) else { continue };
@@ -216,7 +217,9 @@ impl Sharing {
                     is_complete = false;
                     continue;
                 }
-                let is_stored = has_room && self.ledger.put_image(session, key(image), bytes.clone()).await?;
+                let limit = self.limits.timeout + Duration::from_secs_f64(image.size as f64 / BYTES_PER_SECOND);
+                let is_stored =
+                    has_room && within(limit, self.ledger.put_image(session, key(image), bytes.clone())).await?;
                 if is_stored {
                     (free, left) = (free - size, left - image.size);
                     count(&self.counts.images_stored);
@@ -345,6 +348,11 @@ impl Session {
             store.hold(&mut state.images, images);
         }
     }
+}
+
+/// The answer of the ledger, or an error after this time.
+async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
+    timeout(limit, answer).await.unwrap_or(Err(LedgerError::Timeout(limit)))
 }
 
 fn key(image: &Image) -> ImageKey {
