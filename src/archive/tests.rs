@@ -341,7 +341,7 @@ async fn blob_of_several_manifests_is_checked_once() {
     let storage = storage(&inner);
     let one = Image::new(Bytes::from_static(b"one"));
     for number in 1..4 {
-        source.add(0, number, Content::Path(path_with(number, &[one.clone()])));
+        source.add(0, number, Content::Path(path_with(number, std::slice::from_ref(&one))));
         archive_all(&storage, source.clone()).await;
     }
     let found = verify(&storage, |_| ()).await.unwrap();
