@@ -1,5 +1,7 @@
 //! Pictures of sessions in the shared ledger.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 
 use super::server::Server;
@@ -27,11 +29,11 @@ impl Pair {
         Some(Self { server, first, second })
     }
 
-    /// Four turns with a picture each, by turns at both tokentaps.
-    async fn converse(&self, session: &str) {
+    /// Four turns with a picture each, by turns at these tokentaps.
+    async fn converse(&self, session: &str, at: [SocketAddr; 2]) {
         let (mut ids, mut pictures) = (vec![1, 2], Vec::new());
         for content in ["a", "b", "c", "a"] {
-            let data = if pictures.len() % 2 == 0 { self.first.proxy.data } else { self.second.data };
+            let data = at[pictures.len() % 2];
             ids.extend([START, PAD, END, 3]);
             pictures.push(data_uri(content));
             let body = json!({"input_ids": ids, "image_data": pictures}).to_string();
@@ -69,7 +71,7 @@ fn row(export: &str) -> Value {
 async fn each_tokentap_exports_the_pictures_of_all() {
     let Some(pair) = Pair::start(&[]).await else { return };
     for session in ["s", "t"] {
-        pair.converse(session).await;
+        pair.converse(session, [pair.first.proxy.data, pair.second.data]).await;
     }
     assert_eq!(pair.stored(), 3, "each picture once");
     for session in ["s", "t"] {
@@ -94,19 +96,20 @@ async fn each_tokentap_exports_the_pictures_of_all() {
 async fn pictures_beyond_the_limit_are_unavailable_elsewhere() {
     for (limit, stored) in [("0", 0), ("300", 1)] {
         let Some(pair) = Pair::start(&["--ledger-image-bytes", limit]).await else { return };
-        pair.converse("s").await;
+        // a tokentap that gets a call gets all pictures of its conversation
+        pair.converse("s", [pair.first.proxy.data; 2]).await;
         assert_eq!(pair.stored(), stored, "{limit}");
         let mut refused = Vec::new();
-        for addr in [pair.first.proxy.control, pair.second.control] {
+        for (addr, reasons) in [(pair.first.proxy.control, "{}"), (pair.second.control, r#"{"image_unavailable":1}"#)] {
             let body = json!({"sessions": ["s"], "format": "jsonl", "images": "embed"}).to_string();
             let answer = post(addr, "/v1/samples", body.as_bytes()).await;
-            assert_eq!(answer.header("tokentap-refused"), Some(r#"{"image_unavailable":1}"#), "{}", answer.text());
+            assert_eq!(answer.header("tokentap-refused"), Some(reasons), "{}", answer.text());
             // references are exported, and say so
             let body = json!({"sessions": ["s"], "format": "jsonl"}).to_string();
             let row = row(&post(addr, "/v1/samples", body.as_bytes()).await.text());
             let images = row["images"].as_array().unwrap();
             assert_eq!(images.len(), 4);
-            assert!(images.iter().any(|image| image["available"] == false), "{row}");
+            assert_eq!(images.iter().any(|image| image["available"] == false), reasons != "{}", "{row}");
             let metrics = get(addr, "/metrics").await.text();
             let value =
                 |line: &str| line.strip_prefix("tokentap_ledger_images_total{outcome=\"refused\"} ")?.parse().ok();
