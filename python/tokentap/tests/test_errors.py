@@ -7,7 +7,16 @@ import pickle
 import pytest
 
 import tokentap
-from tokentap import BinaryNotFound, ConnectionFailed, HttpError, Interrupted, SpanMismatch, StartFailed, Undecodable
+from tokentap import (
+    BinaryNotFound,
+    ConnectionFailed,
+    HttpError,
+    Interrupted,
+    SpanMismatch,
+    StartFailed,
+    Undecodable,
+    UnknownSettings,
+)
 from tokentap.errors import ContextLengthExceeded, Throttled, TokentapError
 
 MADE: list[Exception] = [
@@ -23,6 +32,7 @@ MADE: list[Exception] = [
     BinaryNotFound("a"),
     StartFailed("a", exit_code=64, log="b"),
     SpanMismatch("a"),
+    UnknownSettings("a"),
 ]
 
 
