@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +12,7 @@ from . import routes
 from .address import Address, check_token
 from .aiotransport import AsyncConnections
 from .call import Call
+from .copied import Copied
 from .errors import TokentapError
 from .generation import Generation
 from .images import Image
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(Copied):
     """`Client` for an event loop, with the same arguments, methods and errors; `async with`, or `await close()`.
 
     It belongs to the loop in which it is first used. aiohttp itself repeats a GET or DELETE once if the connection was
@@ -53,7 +53,7 @@ class AsyncClient:
         self._control = None if control is None else AsyncConnections(control, timeouts)
         self._token, self._control_token = check_token(token), check_token(control_token)
         self._retry = Retry(retries, pause)
-        self._settings: dict[str, Any] = {
+        self._settings = {
             "base_url": base_url,
             "control_url": control_url,
             "token": token,
@@ -63,13 +63,6 @@ class AsyncClient:
             "retries": retries,
             "pause": pause,
         }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a copy, such as one in another process, has its own connections
-        return partial(type(self), **self._settings), ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._settings['base_url']!r}, {self._settings['control_url']!r})"
 
     async def __aenter__(self) -> AsyncClient:
         return self

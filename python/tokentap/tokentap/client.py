@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import routes
 from .address import Address, check_token
 from .call import Call, Reply
+from .copied import Copied
 from .errors import TokentapError
 from .generation import Generation
 from .images import Image
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(Copied):
     """Sends requests to a tokentap; safe to share between threads. Each call uses a separate kept connection.
 
     `base_url` is the data port, `control_url` the control port (None if it is not needed). `token` is the engine's
@@ -55,7 +55,7 @@ class Client:
         self._control = None if control is None else Connections(control, timeouts)
         self._token, self._control_token = check_token(token), check_token(control_token)
         self._retry = Retry(retries, pause)
-        self._settings: dict[str, Any] = {
+        self._settings = {
             "base_url": base_url,
             "control_url": control_url,
             "token": token,
@@ -65,13 +65,6 @@ class Client:
             "retries": retries,
             "pause": pause,
         }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a copy, such as one in another process, has its own connections
-        return partial(type(self), **self._settings), ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._settings['base_url']!r}, {self._settings['control_url']!r})"
 
     def __enter__(self) -> Client:
         return self

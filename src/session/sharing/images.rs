@@ -79,8 +79,8 @@ impl ImageSync {
         !self.unread.is_empty() && self.asked.is_none_or(|(asked, pause)| asked.elapsed() >= pause)
     }
 
-    /// Whether paths may be finished. Other processes would find a path without its pictures, and an archive would leave it out for good.
-    /// If not, they are finished when the pictures are stored.
+    /// Whether paths may be finished: an archiver excludes a path that lacks a picture, and does not look at it again. If not, they are
+    /// finished when the pictures are stored.
     pub(super) fn may_finish(&mut self) -> bool {
         self.is_finish_due |= self.is_failed;
         !self.is_failed
