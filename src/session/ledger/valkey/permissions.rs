@@ -20,7 +20,7 @@ pub struct Permissions {
 const SET: &str = "SET";
 
 /// The other commands of the scripts and their arguments after the key; those of [`KEYLESS`] have no key.
-pub(super) const COMMANDS: [(&str, &[&str]); 22] = [
+pub(super) const COMMANDS: [(&str, &[&str]); 23] = [
     ("PING", &[]),
     ("GET", &[]),
     ("EXISTS", &[]),
@@ -31,6 +31,7 @@ pub(super) const COMMANDS: [(&str, &[&str]); 22] = [
     ("RPUSH", &["x"]),
     ("ZADD", &["0", "x"]),
     ("ZREM", &["x"]),
+    ("ZREMRANGEBYSCORE", &["0", "0"]),
     ("ZSCORE", &["x"]),
     ("ZRANGE", &["0", "0", "BYSCORE"]),
     ("XADD", &["*", "x", "x"]),
