@@ -25,7 +25,7 @@ pub use record::{Change, Record, SCHEMA};
 pub use shared::{
     Append, Appended, BYTES_PER_SECOND, Deletion, Entry, FinishedEntry, FinishedPage, HeldImages, IMAGE_OVERHEAD,
     ImageKey, LastUse, Ledger, LedgerError, LedgerFuture, ListOrder, PARTITIONS, Position, StreamId, Tail,
-    partition_of,
+    partition_of, sending_time,
 };
 
 /// The log of one process. Stores records in the order in which they are appended.

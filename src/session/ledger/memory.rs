@@ -378,7 +378,7 @@ impl Ledger for MemoryLedger {
         }
     }
 
-    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
+    fn release_images(&self, session: Option<Uid>, images: Vec<ImageKey>) -> LedgerFuture<()> {
         let (mut state, now_ms, _) = match self.live_images() {
             Ok(images) => images,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -386,7 +386,7 @@ impl Ledger for MemoryLedger {
         for image in images {
             let Some(found) = state.images.get_mut(&image.digest) else { continue };
             found.end_uses(now_ms);
-            found.sessions.remove(&session);
+            found.sessions.retain(|by, _| session.is_some_and(|session| session != *by));
             if found.sessions.is_empty() {
                 state.images.remove(&image.digest);
             }

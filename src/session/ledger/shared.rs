@@ -206,6 +206,12 @@ pub const IMAGE_OVERHEAD: u64 = 256;
 /// The bytes that the network and the ledger take in a second, at least: 64 Mbit/s.
 pub const BYTES_PER_SECOND: f64 = (8 << 20) as f64;
 
+/// The time in which bytes reach the ledger at the latest.
+#[must_use]
+pub fn sending_time(bytes: u64) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND)
+}
+
 /// A shared ledger.
 pub trait Ledger: fmt::Debug + Send + Sync {
     /// The id of the fleet, 16 hexadecimal digits. A ledger that has lost all data gets another one.
@@ -264,8 +270,8 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// The bytes of pictures, `None` for one that the ledger lacks: at least those of the first one. Further calls return the others.
     fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>>;
 
-    /// Removes pictures of a deleted session that no other session uses.
-    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()>;
+    /// Ends the use of pictures by a session, or by all sessions, and removes those that no session uses.
+    fn release_images(&self, session: Option<Uid>, images: Vec<ImageKey>) -> LedgerFuture<()>;
 
     /// Writes without a lasting effect to the primary of a partition, to find out whether it takes writes.
     fn probe(&self, partition: u16) -> LedgerFuture<()>;

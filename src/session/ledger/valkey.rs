@@ -51,7 +51,7 @@ pub use permissions::Permissions;
 
 use super::{
     Append, Appended, Deletion, Entry, FinishedEntry, FinishedPage, HeldImages, ImageKey, LastUse, Ledger, LedgerError,
-    LedgerFuture, ListOrder, PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of,
+    LedgerFuture, ListOrder, PARTITIONS, Position, SCHEMA, StreamId, Tail, partition_of, sending_time,
 };
 use crate::images::ImageDigest;
 use crate::session::Uid;
@@ -66,7 +66,7 @@ const PAGE: u64 = 256;
 const PAGE_BYTES: u64 = 4 << 20;
 /// Sessions in one call of a renewal.
 const RENEWALS: usize = 100;
-/// Kibibytes of the pictures that are sent at the same time, at most.
+/// Kibibytes of the pictures that are sent or received at the same time, at most.
 const IMAGES_KIB: u32 = 64 << 10;
 /// The longest pause between two sweeps of a partition.
 const LONGEST_SWEEP: Duration = Duration::from_secs(86_400);
@@ -126,8 +126,8 @@ struct Shared {
     options: ValkeyOptions,
     observer: Arc<dyn ValkeyObserver>,
     disruptions: watch::Sender<u64>,
-    /// The room for pictures that are sent.
-    image_room: Semaphore,
+    /// The room for pictures that are sent or received.
+    image_room: Arc<Semaphore>,
     /// Notified when the map of the cluster may have changed.
     cluster_changed: Notify,
     /// A node that knows more of the map than the others.
@@ -169,7 +169,7 @@ impl Valkey {
     pub fn new(options: ValkeyOptions, observer: Arc<dyn ValkeyObserver>) -> Self {
         let (disruptions, cluster_changed) = (watch::Sender::new(0), Notify::new());
         let cluster_informed = Mutex::default();
-        let image_room = Semaphore::new(IMAGES_KIB as usize);
+        let image_room = Arc::new(Semaphore::new(IMAGES_KIB as usize));
         let shared = Arc::new(Shared { options, observer, disruptions, image_room, cluster_changed, cluster_informed });
         let primaries = match shared.options.url.deployment {
             Deployment::Cluster => Primaries::Cluster(Arc::new(Cluster::new(Arc::clone(&shared)))),
@@ -247,11 +247,30 @@ impl Valkey {
     async fn run(&self, slot_key: SlotKey, call: &Call) -> Result<Value, LedgerError> {
         loop {
             let map = self.map();
-            match self.node(slot_key).await?.run(call).await {
+            match self.node(slot_key).await?.connected().await?.run(call).await {
                 Err(error) if is_moved(map, &error).await => {}
                 result => return result,
             }
         }
+    }
+
+    /// Runs a script that sends or receives the bytes of pictures, at most `bytes` of them. They take their room until the server has answered or
+    /// the connection is lost: a caller that has left frees no memory.
+    async fn run_images(&self, call: Call, bytes: u64) -> Result<Value, LedgerError> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, IMAGES_KIB);
+        let room = Arc::clone(&self.shared.image_room).acquire_many_owned(kib).await;
+        let this = self.clone();
+        let run = async move {
+            let _room = room;
+            loop {
+                let map = this.map();
+                match this.node(SlotKey::Images).await?.connected().await?.run_images(&call).await {
+                    Err(error) if is_moved(map, &error).await => {}
+                    result => return result,
+                }
+            }
+        };
+        tokio::spawn(run).await.unwrap_or_else(|error| Err(LedgerError::Unavailable(error.to_string().into())))
     }
 }
 
@@ -416,7 +435,7 @@ impl Ledger for Valkey {
 
     fn hold_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<HeldImages> {
         self.operation(async move |this| {
-            let call = this.images_call(&script::HOLD_IMAGES, session, &images);
+            let call = this.images_call(&script::HOLD_IMAGES, Some(session), &images);
             held_images(&this.run(SlotKey::Images, &call).await?)
                 .filter(|held| held.present.len() == images.len())
                 .ok_or_else(|| LedgerError::Unreadable("the index of pictures".into()))
@@ -424,12 +443,10 @@ impl Ledger for Valkey {
     }
 
     fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool> {
-        let limit = self.shared.options.timeout + connection::sending_time(bytes.len());
-        self.operation_within(limit, async move |this| {
-            let kib = u32::try_from(bytes.len().div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, IMAGES_KIB);
-            let _room = this.shared.image_room.acquire_many(kib).await;
-            let call = this.images_call(&script::PUT_IMAGE, session, &[image]).arg(bytes);
-            Ok(this.run(SlotKey::Images, &call).await? == Value::Int(1))
+        let size = bytes.len() as u64;
+        self.operation_within(self.shared.options.timeout + sending_time(size), async move |this| {
+            let call = this.images_call(&script::PUT_IMAGE, Some(session), &[image]).arg(bytes);
+            Ok(this.run_images(call, size).await? == Value::Int(1))
         })
     }
 
@@ -437,7 +454,7 @@ impl Ledger for Valkey {
         self.operation(async move |this| {
             let call = images.iter().fold(Call::new(&script::IMAGES), |call, image| call.key(image_key("i", *image)));
             let unknown = || LedgerError::Unreadable("an answer to the request of pictures".into());
-            let Value::Array(answers) = this.run(SlotKey::Images, &call.number(PAGE_BYTES)).await? else {
+            let Value::Array(answers) = this.run_images(call.number(PAGE_BYTES), PAGE_BYTES).await? else {
                 return Err(unknown());
             };
             let image = |answer| match answer {
@@ -449,7 +466,7 @@ impl Ledger for Valkey {
         })
     }
 
-    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
+    fn release_images(&self, session: Option<Uid>, images: Vec<ImageKey>) -> LedgerFuture<()> {
         self.operation(async move |this| {
             let call = this.images_call(&script::RELEASE_IMAGES, session, &images);
             this.run(SlotKey::Images, &call).await.map(drop)
@@ -484,11 +501,12 @@ impl Ledger for Valkey {
 
 impl Valkey {
     /// A call of a script that changes pictures.
-    fn images_call(&self, script: &'static script::LuaScript, session: Uid, images: &[ImageKey]) -> Call {
+    fn images_call(&self, script: &'static script::LuaScript, session: Option<Uid>, images: &[ImageKey]) -> Call {
         let call = Call::new(script).key(images_key("x")).key(images_key("b"));
         // a number of Lua is exact up to here
         let limit = self.shared.options.image_bytes.min(1 << 53);
-        let call = call.number(self.shared.image_ttl_ms()).number(limit).arg(session.to_bytes());
+        let call = call.number(self.shared.image_ttl_ms()).number(limit);
+        let call = call.arg(session.map_or_else(Vec::new, |session| session.to_bytes().to_vec()));
         images.iter().fold(call, |call, ImageKey { digest, size }| {
             call.key(image_key("i", *digest)).key(image_key("s", *digest)).arg(format!("{digest}:{size}"))
         })

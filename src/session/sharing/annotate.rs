@@ -142,7 +142,7 @@ impl Sharing {
             Ok((deleted || is_only_here, birth, images))
         });
         let (deleted, birth, images) = deleted.await.map_err(|_| SessionError::Unconfirmed)?;
-        self.release_images(birth, &images).await;
+        self.release_images(Some(birth), &images).await;
         Ok(deleted)
     }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::list_cache::ListCache;
 use super::{Line, Sharing};
 use crate::images::{Image, ImageDigest};
-use crate::session::ledger::{BYTES_PER_SECOND, IMAGE_OVERHEAD, ImageKey, LedgerError};
+use crate::session::ledger::{IMAGE_OVERHEAD, ImageKey, LedgerError, sending_time};
 use crate::session::state::Session;
 use crate::session::store::ImageStore;
 use crate::session::turn::SessionImages;
@@ -217,7 +217,7 @@ impl Sharing {
                     is_complete = false;
                     continue;
                 }
-                let limit = self.limits.timeout + Duration::from_secs_f64(image.size as f64 / BYTES_PER_SECOND);
+                let limit = self.limits.timeout + sending_time(image.size);
                 let is_stored =
                     has_room && within(limit, self.ledger.put_image(session, key(image), bytes.clone())).await?;
                 if is_stored {
@@ -258,8 +258,13 @@ impl Sharing {
             let these = these.to_vec();
             let verified = tokio::task::spawn_blocking(move || verify(&these, read)).await;
             let (found, damaged) = verified.map_err(|error| LedgerError::Unreadable(error.to_string().into()))?;
-            for digest in damaged {
-                tracing::error!(%digest, "the ledger has other bytes under the digest of a picture: it is absent");
+            let damaged = damaged.iter().filter_map(|digest| known.images.unread.get(digest));
+            let damaged: Vec<_> = damaged.map(|unread| key(&unread.reference)).collect();
+            if !damaged.is_empty() {
+                let digests: Vec<_> = damaged.iter().map(|image| image.digest.to_string()).collect();
+                tracing::error!(?digests, "the ledger has other bytes under the digests of pictures: they are removed");
+                // a process that has the pictures stores them again
+                self.release_images(None, &damaged).await;
             }
             self.counts.images_read.fetch_add(found.len() as u64, Ordering::Relaxed);
             self.supply_images(known, &found);
@@ -280,8 +285,8 @@ impl Sharing {
         self.add_bytes(session, 0);
     }
 
-    /// Removes the pictures of a deleted session from the ledger. Those that this cannot remove expire.
-    pub(super) async fn release_images(&self, session: Uid, images: &[ImageKey]) {
+    /// Ends the use of pictures by a deleted session, or by all sessions. Pictures that the ledger does not remove expire.
+    pub(super) async fn release_images(&self, session: Option<Uid>, images: &[ImageKey]) {
         let release = async {
             for some in images.chunks(AT_ONCE) {
                 if self.are_images_paused() || self.ledger.release_images(session, some.to_vec()).await.is_err() {
@@ -605,12 +610,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn damaged_picture_is_absent() {
+    async fn damaged_picture_is_replaced() {
         let ledger = Arc::new(MemoryLedger::new());
-        let [first, second] = processes(&ledger);
+        let limits = StoreLimits { ttl: TTL, ..BOUNDLESS };
+        let [first, second] = [(); 2].map(|()| shared_with(&ledger, SharedLog::default(), limits, Duration::MAX));
         turn(&first, "s", &[1], 1).await.unwrap();
         ledger.state().images.get_mut(&picture(1).digest).unwrap().bytes = Bytes::from_static(b"other");
         assert_eq!(known(&second, "s").await, [false]);
+        assert!(ledger.state().images.is_empty());
+        // a process that has it marks it as used
+        tokio::time::sleep(TTL / 4).await;
+        text(&first, "s", &[2]).await;
+        first.settle().await;
+        assert_eq!(known(&second, "s").await, [true]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -84,7 +84,7 @@ impl Cluster {
     pub(super) async fn check_description(&self) -> Result<(), LedgerError> {
         let check = async || {
             let node = self.node(slot(META.as_bytes())).await?;
-            meta(&node.run(&meta_call()).await?).map(drop)
+            meta(&node.connected().await?.run(&meta_call()).await?).map(drop)
         };
         self.is_described.get_or_try_init(check).await.copied()
     }

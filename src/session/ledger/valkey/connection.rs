@@ -1,4 +1,4 @@
-//! Connections to one server: two of them, because `WAIT` delays all commands after it on its connection.
+//! Connections to one server. There are three, because `WAIT` and pictures delay all commands after them on their connection.
 
 use std::fmt;
 use std::future::Future;
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::options::{Address, TlsFiles, ValkeyOptions};
 use super::script::{self, Call};
 use super::server::Server;
-use crate::session::ledger::{BYTES_PER_SECOND, LedgerError};
+use crate::session::ledger::LedgerError;
 use crate::tls_client;
 
 /// A byte stream to a server.
@@ -27,10 +27,12 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// The connections to a primary.
 pub(super) struct Connected {
-    /// For everything but appends.
+    /// For everything but appends and the bytes of pictures.
     pub commands: Connection,
     /// For appends and `WAIT`.
     pub appends: Connection,
+    /// For the bytes of pictures.
+    images: Connection,
     pub server: Server,
     pub address: Address,
     /// The time limit of a command.
@@ -70,7 +72,7 @@ impl Connected {
             let closed = move || drop(trouble.send(Trouble::Lost("the server closed the connection".into())));
             Connection::open(address, options, Credentials::OfServer, &mut drivers, closed).await
         };
-        let (mut commands, mut appends) = (open().await?, open().await?);
+        let (mut commands, mut appends, images) = (open().await?, open().await?, open().await?);
         let server = Server::inspect(&mut commands).await.map_err(|error| at(address, &error))?;
         server.check(in_cluster)?;
         // without it, the first append of each connection would wait twice. A user who may not load scripts may still run them
@@ -78,6 +80,7 @@ impl Connected {
         let connected = Self {
             commands,
             appends,
+            images,
             server,
             address: address.clone(),
             // it ends before that of the operation, which would otherwise leave without a report
@@ -91,16 +94,14 @@ impl Connected {
     /// Runs a script on the connection for commands.
     pub(super) async fn run(&self, call: &Call) -> Result<Value, LedgerError> {
         let mut connection = self.commands.clone();
-        // a picture can take longer
-        let limit = self.timeout + sending_time(call.bytes());
-        let result = within(limit, connection.send(&call.by_hash())).await;
-        let result = match result {
-            Err(Failure::Error(error)) if is_missing_script(&error) => {
-                within(limit, connection.send(&call.by_text())).await
-            }
-            result => result,
-        };
-        result.map_err(|failure| self.judge(&failure))
+        self.limit(connection.run(call)).await.map_err(|failure| self.judge(&failure))
+    }
+
+    /// Runs a script on the connection for pictures. It has no time limit: it ends when the connection is lost. The pings of the other connection
+    /// find a server that does not answer.
+    pub(super) async fn run_images(&self, call: &Call) -> Result<Value, LedgerError> {
+        let mut connection = self.images.clone();
+        connection.run(call).await.map_err(|error| self.judge(&Failure::Error(error)))
     }
 
     /// Whether the server answers.
@@ -111,7 +112,10 @@ impl Connected {
 
     /// The result of `operation`, within the time limit.
     pub(super) async fn limit<T>(&self, operation: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
-        within(self.timeout, operation).await
+        match tokio::time::timeout(self.timeout, operation).await {
+            Ok(result) => result.map_err(Failure::Error),
+            Err(_) => Err(Failure::Timeout),
+        }
     }
 
     /// The error of a failed command. Reports a problem of the connection.
@@ -141,19 +145,6 @@ impl Connected {
             Failure::Error(error) => ledger_error(error),
         }
     }
-}
-
-/// The result of `operation`, within a time limit.
-async fn within<T>(limit: Duration, operation: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
-    match tokio::time::timeout(limit, operation).await {
-        Ok(result) => result.map_err(Failure::Error),
-        Err(_) => Err(Failure::Timeout),
-    }
-}
-
-/// The time that the bytes of a command take at most.
-pub(super) fn sending_time(bytes: usize) -> Duration {
-    Duration::from_secs_f64(bytes as f64 / BYTES_PER_SECOND)
 }
 
 impl fmt::Debug for Connected {
@@ -213,6 +204,14 @@ impl Connection {
         match opened.await {
             Ok(opened) => opened.map(Self).map_err(|error| at(address, &error)),
             Err(_) => Err(unavailable(&"the connection is closed")),
+        }
+    }
+
+    /// The answer to a script, which the server need not know.
+    async fn run(&mut self, call: &Call) -> Result<Value, RedisError> {
+        match self.send(&call.by_hash()).await {
+            Err(error) if is_missing_script(&error) => self.send(&call.by_text()).await,
+            result => result,
         }
     }
 

@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -13,7 +12,6 @@ use tokio::time::{Instant, sleep, timeout};
 use super::appender::{self, Appender};
 use super::connection::{Connected, Trouble};
 use super::options::{Address, Deployment};
-use super::script::Call;
 use super::{Shared, meta, sentinel};
 use crate::session::ledger::LedgerError;
 
@@ -70,11 +68,6 @@ impl Node {
     /// The connections now.
     pub(super) fn state(&self) -> State {
         self.state.borrow().clone()
-    }
-
-    /// Runs a script.
-    pub(super) async fn run(&self, call: &Call) -> Result<Value, LedgerError> {
-        self.connected().await?.run(call).await
     }
 }
 

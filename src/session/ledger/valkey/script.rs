@@ -343,13 +343,17 @@ return images"
 }
 
 script! {
-    /// Keys and arguments: those of [`HOLD_IMAGES`]. Removes the pictures that no other session uses.
+    /// Keys and arguments: those of [`HOLD_IMAGES`], and no birth for all sessions. Ends the use of the pictures, and removes the pictures that no other session uses.
     RELEASE_IMAGES,
     image_script!("#!lua flags=allow-oom", "
 for i = 4, #ARGV do
   local sessions = KEYS[2 * i - 4]
-  end_uses(sessions)
-  redis.call('ZREM', sessions, ARGV[3])
+  if ARGV[3] == '' then
+    redis.call('UNLINK', sessions)
+  else
+    end_uses(sessions)
+    redis.call('ZREM', sessions, ARGV[3])
+  end
   if redis.call('EXISTS', sessions) == 0 then
     redis.call('UNLINK', KEYS[2 * i - 5])
     forget(ARGV[i])

@@ -301,7 +301,7 @@ impl Ledger for Connection {
         self.plain(move |memory| memory.images(images.clone()))
     }
 
-    fn release_images(&self, session: Uid, images: Vec<ImageKey>) -> LedgerFuture<()> {
+    fn release_images(&self, session: Option<Uid>, images: Vec<ImageKey>) -> LedgerFuture<()> {
         self.plain(move |memory| memory.release_images(session, images.clone()))
     }
 

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
 use super::process::{Binary, Observer, ledger, options};
 use super::{append, entries, next};
 use crate::images::Image;
@@ -289,7 +293,7 @@ async fn pictures_expire_and_free_their_bytes() {
     assert_eq!(raw.send("ZCARD tt:{images}:x").await, redis::Value::Int(1));
     let digests = images.iter().map(|image| image.digest).collect();
     assert_eq!(valkey.images(digests).await, Ok(vec![None, None, images[2].bytes.clone()]));
-    valkey.release_images(session, vec![key(&images[2])]).await.unwrap();
+    valkey.release_images(Some(session), vec![key(&images[2])]).await.unwrap();
     for kind in ["i", "s"] {
         assert_eq!(raw.send(&format!("EXISTS {}", place(kind, 2))).await, redis::Value::Int(0));
     }
@@ -302,6 +306,72 @@ async fn pictures_expire_and_free_their_bytes() {
     assert_eq!(put(2).await, Ok(true));
     let left = raw.send("ZCARD tt:{images}:x").await;
     assert_eq!(left, redis::Value::Int(51), "no more than are in the way");
+}
+
+#[tokio::test]
+async fn pictures_that_hang_keep_their_room() {
+    let Some(binary) = Binary::any() else { return };
+    let server = binary.start(&[]);
+    let (valkey, observer) = ledger(short(&server.url()));
+    let image = Image::new(vec![1; 400 << 10].into());
+    let key = ImageKey { digest: image.digest, size: image.size };
+    let put = || valkey.put_image(Uid::unique(), key, image.bytes.clone().unwrap());
+    assert_eq!(put().await, Ok(true));
+    let all = valkey.shared.image_room.available_permits();
+
+    server.set_stopped(true);
+    let (stored, read) = tokio::join!(put(), valkey.images(vec![image.digest]));
+    assert!(matches!(stored, Err(LedgerError::Timeout(_))), "{stored:?}");
+    assert!(matches!(read, Err(LedgerError::Timeout(_))), "{read:?}");
+    assert!(valkey.shared.image_room.available_permits() < all, "the client still has them");
+    valkey.status().expect("only a command tells that the server does not answer");
+    server.set_stopped(false);
+    let room = valkey.shared.image_room.acquire_many(all.try_into().unwrap()).await.unwrap();
+    drop(room);
+
+    observer.until_up(1).await;
+    assert_eq!(valkey.images(vec![image.digest]).await, Ok(vec![image.bytes]));
+}
+
+#[tokio::test]
+async fn picture_that_takes_long_delays_no_command() {
+    let Some(binary) = Binary::any() else { return };
+    let server = binary.start(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let port = server.port;
+    // the network takes no more of a connection than this
+    let mut proxy = JoinSet::new();
+    proxy.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let (read, mut write) = client.into_split();
+            let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let (mut answers, mut commands) = server.into_split();
+            connections.spawn(async move { tokio::io::copy(&mut answers, &mut write).await.map(drop) });
+            connections.spawn(async move {
+                tokio::io::copy(&mut read.take(100 << 10), &mut commands).await?;
+                std::future::pending().await
+            });
+        }
+    });
+    let (valkey, _) = ledger(short(&url));
+    let image = Image::new(vec![1; 400 << 10].into());
+    let key = ImageKey { digest: image.digest, size: image.size };
+    let put = valkey.put_image(Uid::unique(), key, image.bytes.clone().unwrap());
+    tokio::pin!(put);
+    for number in 0..9 {
+        let session = format!("s{number}");
+        assert_eq!(valkey.append(append(&session)).await, Ok(STORED));
+        let fetched = valkey.fetch(&session.as_str().into(), None);
+        tokio::select! {
+            stored = &mut put, if number == 0 => panic!("{stored:?}"),
+            fetched = fetched => assert_eq!(fetched.unwrap().unwrap().length, 1),
+        }
+    }
+    assert!(matches!(put.await, Err(LedgerError::Timeout(_))));
+    assert!(valkey.fetch(&"s0".into(), None).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -321,7 +391,7 @@ async fn picture_is_released_when_the_other_sessions_have_expired() {
     assert_eq!(valkey.put_image(session, key, image.bytes.clone().unwrap()).await, Ok(true));
     assert_eq!(raw.send(&format!("ZCARD {sessions}")).await, redis::Value::Int(1), "it does not grow");
     raw.send(&format!("ZADD {sessions} 1 another")).await;
-    valkey.release_images(session, vec![key]).await.unwrap();
+    valkey.release_images(Some(session), vec![key]).await.unwrap();
     assert_eq!(raw.send("KEYS tt:{images}:[is]:*").await, redis::Value::Array(Vec::new()));
 }
 

@@ -276,9 +276,10 @@ impl Pair {
                 self.count("pictures held");
             }
             1 => {
+                let session = self.random.pick(&[Some(session), Some(session), None]);
                 self.valkey.release_images(session, keys.clone()).await.unwrap();
                 self.memory.release_images(session, keys).await.unwrap();
-                self.count("pictures released");
+                self.count(if session.is_some() { "pictures released" } else { "pictures removed" });
             }
             2 => {
                 let mut left: Vec<_> = some.iter().map(|image| image.digest).collect();
@@ -368,6 +369,7 @@ async fn random_commands_have_the_answers_of_the_ledger_in_memory() {
         "use of a picture ended",
         "pictures held",
         "pictures released",
+        "pictures removed",
         "pictures read",
         "picture stored",
         "picture refused",

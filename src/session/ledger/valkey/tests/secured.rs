@@ -6,8 +6,9 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 
 use super::process::{Binary, ledger, options};
 use super::{append, next};
+use crate::images::Image;
 use crate::session::ledger::valkey::{TlsFiles, Valkey, ValkeyOptions};
-use crate::session::ledger::{Append, Appended, Ledger, StreamId, partition_of};
+use crate::session::ledger::{Append, Appended, ImageKey, Ledger, StreamId, partition_of};
 use crate::tls_client::ClientCertificate;
 use std::time::Duration;
 
@@ -100,6 +101,13 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     let idle = valkey.idle(partition, Duration::ZERO, 9).await.unwrap();
     valkey.end_use(idle[0].clone()).await.unwrap();
     assert_eq!(valkey.claim(partition, first.entries[0].uid, Duration::from_secs(9)).await, Ok(true));
+    let image = Image::new(vec![1; 1000].into());
+    let key = ImageKey { digest: image.digest, size: image.size };
+    let session = first.entries[0].uid;
+    assert_eq!(valkey.put_image(session, key, image.bytes.clone().unwrap()).await, Ok(true));
+    assert_eq!(valkey.hold_images(session, vec![key]).await.unwrap().present, [true]);
+    assert_eq!(valkey.images(vec![image.digest]).await, Ok(vec![image.bytes]));
+    valkey.release_images(Some(session), vec![key]).await.unwrap();
     assert_eq!(valkey.delete(&"s".into(), first.entries[0].uid).await, Ok(true));
     let deletion = valkey.deletion(&"s".into()).await.unwrap().expect("it was deleted");
     assert_eq!(deletion.birth, first.entries[0].uid);
