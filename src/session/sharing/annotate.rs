@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Sharing;
-use super::list_cache::entry;
+use super::list_cache::{ListCache, entry};
 use crate::session::error::SessionError;
 use crate::session::ledger::{Ack, AppendError, BYTES_PER_SECOND, Change, Position, Record, partition_of};
 use crate::session::state::{Frozen, Session};
@@ -26,13 +26,22 @@ struct ChangePlan<T> {
     result: T,
 }
 
+/// How many paths of a session were published.
+enum Published {
+    All,
+    /// As many as one change has.
+    Some,
+    /// Pictures are not settled.
+    Nothing,
+}
+
 impl Sharing {
     /// Freezes the open version and publishes its paths.
     ///
     /// # Errors
     /// [`SessionError::EvictedSession`], [`SessionError::Unconfirmed`].
     pub(in crate::session) async fn freeze(&self, name: &Arc<str>) -> Result<Frozen, SessionError> {
-        let plan = |session: &Arc<Session>, _: u64| {
+        let plan = |session: &Arc<Session>, _: &mut ListCache| {
             let state = session.state();
             if state.is_frozen() {
                 return Ok(ChangePlan { records: Vec::new(), finished: Vec::new(), result: state.last_frozen() });
@@ -57,7 +66,7 @@ impl Sharing {
         value: Value,
     ) -> Result<(), SessionError> {
         let reward = Arc::new(value);
-        let plan = |session: &Arc<Session>, _: u64| {
+        let plan = |session: &Arc<Session>, _: &mut ListCache| {
             let state = session.state();
             if scope.turn().is_some() && generation.unwrap_or(0) != state.generation {
                 return Err(SessionError::OtherGeneration(state.generation));
@@ -83,7 +92,7 @@ impl Sharing {
     /// # Errors
     /// When the session was removed or lacks a turn, stored scores have further columns, or the ledger did not confirm the scores.
     pub(in crate::session) async fn score(&self, name: &Arc<str>, scores: &TurnScores) -> Result<(), SessionError> {
-        let plan = |session: &Arc<Session>, _: u64| {
+        let plan = |session: &Arc<Session>, _: &mut ListCache| {
             let state = session.state();
             let numbered = scores.numbered(state.forest.turns(), &state.scores)?;
             let record = |scores| session.record(Change::Scored(Arc::new(scores)));
@@ -108,7 +117,7 @@ impl Sharing {
     }
 
     async fn delete_response_of(&self, name: &Arc<str>, turn: Uid) -> Result<(), SessionError> {
-        let plan = |session: &Arc<Session>, _: u64| {
+        let plan = |session: &Arc<Session>, _: &mut ListCache| {
             let state = session.state();
             let found = state.forest.turns().iter().find(|known| known.about.uid == turn);
             let found = found.map(|turn| turn.id).filter(|turn| !state.deleted_responses.contains(turn));
@@ -147,16 +156,18 @@ impl Sharing {
     }
 
     /// Publishes the paths of a session that no process has published. The session counts as unused then. If the ledger lacks pictures of
-    /// it, the paths are published after these.
+    /// it, the background publishes the paths after these, and the result is false.
     ///
     /// # Errors
     /// When the session was removed, or the ledger did not confirm it.
-    pub(in crate::session) async fn finish(&self, name: &Arc<str>) -> Result<(), SessionError> {
+    pub(in crate::session) async fn finish(&self, name: &Arc<str>) -> Result<bool, SessionError> {
         loop {
-            if !self.line(name).known.lock().await.images.may_finish() {
-                return Ok(());
-            }
-            let plan = |session: &Arc<Session>, length: u64| {
+            let plan = |session: &Arc<Session>, known: &mut ListCache| {
+                known.images.is_finish_due = !known.images.is_settled();
+                if known.images.is_finish_due {
+                    return Ok(ChangePlan { records: Vec::new(), finished: Vec::new(), result: Published::Nothing });
+                }
+                let length = known.confirmed() as u64;
                 let (turns, leaves) = session.unpublished(PATHS);
                 let count = u32::try_from(turns.len()).unwrap_or(u32::MAX);
                 let record = |(at, leaf): (usize, &u32)| {
@@ -164,20 +175,27 @@ impl Sharing {
                 };
                 let records: Vec<Record> = leaves.iter().enumerate().map(record).collect();
                 let finished = leaves.iter().map(|leaf| turns[*leaf as usize].about.uid).collect();
-                Ok(ChangePlan { result: records.len() < PATHS, records, finished })
+                let result = if records.len() < PATHS { Published::All } else { Published::Some };
+                Ok(ChangePlan { result, records, finished })
             };
-            if self.change(name, false, plan).await? {
-                return Ok(());
+            match self.change(name, false, plan).await? {
+                Published::All => return Ok(true),
+                Published::Some => {}
+                Published::Nothing => {
+                    if !self.settle_images(name).await {
+                        return Ok(false);
+                    }
+                }
             }
         }
     }
 
-    /// Makes a change that `plan` decides on, with the number of entries of the list.
+    /// Makes a change that `plan` decides on.
     async fn change<T>(
         &self,
         name: &Arc<str>,
         in_use: bool,
-        plan: impl FnMut(&Arc<Session>, u64) -> Result<ChangePlan<T>, SessionError>,
+        plan: impl FnMut(&Arc<Session>, &mut ListCache) -> Result<ChangePlan<T>, SessionError>,
     ) -> Result<T, SessionError> {
         let line = self.line(name);
         let mut refused = None;
@@ -200,7 +218,7 @@ impl Sharing {
                 }
                 let session = known.session.clone().filter(|_| known.position.is_some());
                 let planned = session.ok_or(SessionError::EvictedSession);
-                let planned = planned.and_then(|session| plan(&session, known.confirmed() as u64));
+                let planned = planned.and_then(|session| plan(&session, &mut known));
                 let is_change = planned.as_ref().is_ok_and(|planned| !planned.records.is_empty());
                 if !is_change && !is_read {
                     // other entries may lead to another plan

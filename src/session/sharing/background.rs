@@ -199,12 +199,10 @@ impl Sharing {
             if self.store.pending.has(&name) || self.is_spilled(&name) {
                 continue;
             }
-            if !self.line(&name).known.lock().await.images.may_finish() {
-                continue;
-            }
             match self.finish(&name).await {
+                Ok(false) => continue,
                 // a session that was removed in the meantime needs no end
-                Ok(()) | Err(SessionError::EvictedSession) => {}
+                Ok(true) | Err(SessionError::EvictedSession) => {}
                 Err(_) => return,
             }
             let _ = self.within_timeout(Some(partition), self.ledger.end_use(session)).await;

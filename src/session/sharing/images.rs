@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(60);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
+/// Pictures that the ledger lacks are no longer expected once the time between two requests has grown to this: after 15 seconds.
+const EXPECTED: Duration = Duration::from_secs(16);
+
 /// Pictures that one command names.
 const AT_ONCE: usize = 256;
 
@@ -39,8 +42,8 @@ pub(super) struct ImageSync {
     /// The ledger may lack pictures, because it failed or they are large. They are stored later, and the session stays in memory until
     /// then.
     pub is_failed: bool,
-    /// Paths are to be finished once the pictures are stored.
-    is_finish_due: bool,
+    /// Paths are to be finished once the pictures are settled.
+    pub is_finish_due: bool,
     /// The pictures of which the session has only references.
     unread: BTreeMap<ImageDigest, UnreadImage>,
     /// When the ledger was asked for all of these, and how long it is not asked again.
@@ -79,11 +82,11 @@ impl ImageSync {
         !self.unread.is_empty() && self.asked.is_none_or(|(asked, pause)| asked.elapsed() >= pause)
     }
 
-    /// Whether paths may be finished: an archiver excludes a path that lacks a picture, and does not look at it again. If not, they are
-    /// finished when the pictures are stored.
-    pub(super) fn may_finish(&mut self) -> bool {
-        self.is_finish_due |= self.is_failed;
-        !self.is_failed
+    /// Whether the pictures are stored, as far as this process has them, and no other process is expected to store further ones. Paths are
+    /// finished after that: an archiver excludes a path that lacks a picture, and does not look at it again.
+    pub(super) fn is_settled(&self) -> bool {
+        let is_expected = || self.asked.is_none_or(|(_, pause)| pause < EXPECTED);
+        !self.is_failed && (self.unread.is_empty() || !is_expected())
     }
 }
 
@@ -189,6 +192,22 @@ impl Sharing {
             self.due_images.lock().insert(Arc::clone(name));
         }
         !known.images.is_failed && std::mem::take(&mut known.images.is_finish_due)
+    }
+
+    /// Reads the pictures that keep paths from being finished. Returns whether none is left; otherwise the background finishes the paths.
+    pub(super) async fn settle_images(&self, name: &Arc<str>) -> bool {
+        let line = self.line(name);
+        let settled = self.within_timeout(None, async {
+            let known = &mut *line.known.lock().await;
+            // those that cannot be read now may be read later
+            let _ = self.read_images(known).await;
+            Ok(known.images.is_settled())
+        });
+        let is_settled = settled.await.unwrap_or(false);
+        if !is_settled {
+            self.due_images.lock().insert(Arc::clone(name));
+        }
+        is_settled
     }
 
     /// Stores pictures that the ledger lacks, as far as they have room, and at most `most` bytes. Returns whether none was left out for
@@ -645,6 +664,36 @@ mod tests {
         assert!(!first.session("s").unwrap().state().is_detached);
         tokio::time::sleep(FIRST_RETRY).await;
         assert_eq!(known(&second, "s").await, [true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn paths_wait_for_pictures_of_other_processes_for_a_while() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        let published = || ledger.state().finished.values().map(Vec::len).sum::<usize>();
+        *ledger.image_failure.lock() = Some(LedgerError::Recovering);
+        for session in ["s", "t"] {
+            turn(&first, session, &[1], 1).await.unwrap();
+        }
+        *ledger.image_failure.lock() = None;
+        // a process that has not read the session
+        second.sharing().freeze(&"s".into()).await.unwrap();
+        assert_eq!(published(), 0);
+        first.settle().await;
+        tokio::time::sleep(PAUSE).await;
+        first.settle().await;
+        second.settle().await;
+        assert_eq!((published(), known(&second, "s").await), (1, vec![true]));
+        // the process ends before the picture is stored
+        drop(first);
+        ledger.state().images.clear();
+        second.sharing().freeze(&"t".into()).await.unwrap();
+        let begun = Instant::now();
+        while published() == 1 {
+            tokio::time::sleep(FIRST_RETRY).await;
+            second.settle().await;
+        }
+        assert_eq!((begun.elapsed(), known(&second, "t").await), (EXPECTED - FIRST_RETRY, vec![false]));
     }
 
     #[tokio::test(start_paused = true)]
