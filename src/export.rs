@@ -45,7 +45,7 @@ mod validate;
 mod verl;
 mod versions;
 
-pub(crate) use self::parquet::{file as parquet_file, row_keys as parquet_row_keys};
+pub(crate) use self::parquet::{file as parquet_file, row_texts as parquet_row_texts};
 pub use crate::config::{ExportImages, Format};
 pub(crate) use columnar::SCHEMA_VERSION;
 pub use exclude::{Exclusions, Lack};

@@ -1,11 +1,11 @@
 //! Checks an archive.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::batch::{blob_name, sha256};
 use super::manifest::{Blob, Manifest};
 use super::{ArchiveError, Manifests, Storage, chains};
-use crate::export::parquet_row_keys as row_keys;
+use crate::export::parquet_row_texts;
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -95,9 +95,9 @@ async fn check_files(
             found.problems.push(format!("{}: {} bytes instead of {}", file.path, content.len(), file.bytes));
         }
         // decoding a file takes long
-        let rows = tokio::task::spawn_blocking(move || row_keys(content)).await;
-        let rows = match rows {
-            Ok(Ok(rows)) => rows,
+        let texts = tokio::task::spawn_blocking(move || parquet_row_texts(content)).await;
+        let (rows, images) = match texts {
+            Ok(Ok(texts)) => (texts.keys, texts.images),
             Ok(Err(error)) => {
                 found.problems.push(format!("{}: {error}", file.path));
                 continue;
@@ -114,6 +114,12 @@ async fn check_files(
         let range = (rows.iter().min(), rows.iter().max());
         if range != (Some(&file.min_row_key), Some(&file.max_row_key)) {
             found.problems.push(format!("{}: the row keys are outside the range in the manifest", file.path));
+        }
+        let named: HashSet<&str> = manifest.blobs.iter().map(|blob| &*blob.sha256).collect();
+        let images: BTreeSet<String> = images.into_iter().collect();
+        for sha256 in images.iter().filter(|image| !named.contains(&***image)) {
+            let problem = format!("{}: picture {sha256} is not among the blobs of the manifest", file.path);
+            found.problems.push(problem);
         }
         for key in rows {
             if u128::from_str_radix(&key, 16).is_ok_and(|key| !keys.insert(key)) {

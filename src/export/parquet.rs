@@ -41,32 +41,48 @@ pub(crate) fn file(paths: Vec<Path>, annotate: Option<Annotate>) -> Vec<u8> {
     groups(Table::from_paths(paths, annotate, "parquet", BOUNDS)).flatten().collect()
 }
 
-/// The `row_key` of each row of a file.
+/// The texts by which the rows of a file are identified.
+#[derive(Debug, Default)]
+pub(crate) struct RowTexts {
+    /// The `row_key` of each row.
+    pub keys: Vec<String>,
+    /// The digests of the pictures of all rows.
+    pub images: Vec<String>,
+}
+
+/// The texts of a file.
 ///
-/// Reads this column alone. A reader of record batches would add its code for every type to the binary, 2 MB.
+/// Reads their columns alone. A reader of record batches would add its code for every type to the binary, 2 MB.
 ///
 /// # Errors
 /// The error message if the content is not such a file.
-pub(crate) fn row_keys(content: Bytes) -> Result<Vec<String>, String> {
+pub(crate) fn row_texts(content: Bytes) -> Result<RowTexts, String> {
     let content = Arc::new(content);
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&*content).map_err(|error| error.to_string())?;
-    let mut keys = Vec::new();
+    let mut found = RowTexts::default();
     for group in metadata.row_groups() {
-        let column = group.columns().iter().find(|column| column.column_path().parts() == ["row_key"]);
-        let column = column.filter(|column| column.column_descr().logical_type_ref() == Some(&LogicalType::String));
-        let column = column.ok_or("it has no text column row_key")?;
         let rows = usize::try_from(group.num_rows()).map_err(|_| "a row group has a negative number of rows")?;
-        keys.extend(texts(&content, column, rows).map_err(|error| error.to_string())?);
+        let read = |first: &str, last: &str| {
+            let is_it = |parts: &[String]| {
+                parts.first().is_some_and(|part| part == first) && parts.last().is_some_and(|part| part == last)
+            };
+            let column = group.columns().iter().find(|column| is_it(column.column_path().parts()));
+            let column = column.filter(|column| column.column_descr().logical_type_ref() == Some(&LogicalType::String));
+            let column = column.ok_or_else(|| format!("it has no texts {last} in a column {first}"))?;
+            texts(&content, column, rows).map_err(|error| error.to_string())
+        };
+        found.keys.extend(read("row_key", "row_key")?);
+        found.images.extend(read("images", "sha256")?);
     }
-    Ok(keys)
+    Ok(found)
 }
 
 /// The texts of a column of a row group, without those that are null.
 fn texts(content: &Arc<Bytes>, column: &ColumnChunkMetaData, rows: usize) -> Result<Vec<String>, ParquetError> {
     let pages = SerializedPageReader::new(Arc::clone(content), column, rows, None)?;
     let mut reader = ColumnReaderImpl::<ByteArrayType>::new(column.column_descr_ptr(), Box::new(pages));
-    let (mut values, mut levels) = (Vec::new(), Vec::new());
-    while reader.read_records(AT_ONCE, Some(&mut levels), None, &mut values)?.0 > 0 {}
+    let (mut values, mut levels, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+    while reader.read_records(AT_ONCE, Some(&mut levels), Some(&mut repetitions), &mut values)?.0 > 0 {}
     values.iter().map(|value| value.as_utf8().map(str::to_owned)).collect()
 }
 
