@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod check;
+pub mod completions;
 pub mod config;
 mod control;
 pub mod demo;
@@ -10,6 +11,7 @@ pub mod entropy;
 pub mod export;
 pub mod import;
 pub mod logging;
+pub mod man;
 mod progress;
 mod scale;
 pub mod score;
@@ -55,7 +57,7 @@ pub fn run() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    let log = match logging::start(command.logging()) {
+    let log = match command.logging().map(logging::start).transpose() {
         Ok(log) => log,
         Err(error) => {
             eprintln!("tokentap: --log: {error}");
@@ -79,6 +81,11 @@ pub fn run() -> ExitCode {
             config::run(&args);
             Ok(true)
         }
+        Command::Completions(args) => {
+            completions::run(&args);
+            Ok(true)
+        }
+        Command::Man(args) => man::run(&args).map(|()| true),
         Command::Entropy(args) => runtime.block_on(entropy::run(*args)).map(|()| true),
         Command::Archive(args) => runtime.block_on(archive::run(&args)),
         Command::Import(args) => runtime.block_on(import::run(&args)),

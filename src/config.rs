@@ -27,8 +27,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use chat::{ChatConfig, ChatLimits, ChatMode, EarlierThinking, SeparateReasoning};
 pub use columns::{ColumnConfig, ColumnName, MoeShape};
 pub use commands::{
-    ArchiveArgs, ArchiveOperation, CheckArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs, ScoreArgs,
-    ShowArgs, TopArgs,
+    ArchiveArgs, ArchiveOperation, CheckArgs, CompletionsArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs,
+    ManArgs, ScoreArgs, ShowArgs, TopArgs,
 };
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
 pub use export::{ExportArgs, ExportImages, Format};
@@ -47,7 +47,7 @@ const MAIN: &str = "Main options";
 
 /// The command line.
 #[derive(Debug, Parser)]
-#[command(name = "tokentap", version, about, disable_help_subcommand = true, max_term_width = 130)]
+#[command(name = "tokentap", version, about, max_term_width = 130)]
 #[command(
     after_help = "Examples:\n  tokentap serve --upstream http://127.0.0.1:30000\n  tokentap check --upstream http://127.0.0.1:30000"
 )]
@@ -82,6 +82,10 @@ pub enum Command {
     Config(Box<ConfigArgs>),
     /// Measure the rows of logits in a safetensors file: one line of JSON per row
     Entropy(Box<EntropyArgs>),
+    /// Print a script with which a shell completes commands and flags
+    Completions(CompletionsArgs),
+    /// Write man pages, one for each command
+    Man(ManArgs),
 }
 
 impl Command {
@@ -98,7 +102,9 @@ impl Command {
             | Self::Top(_)
             | Self::Score(_)
             | Self::Show(_)
-            | Self::Entropy(_) => None,
+            | Self::Entropy(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 
@@ -113,7 +119,9 @@ impl Command {
             | Self::Top(_)
             | Self::Score(_)
             | Self::Show(_)
-            | Self::Entropy(_) => None,
+            | Self::Entropy(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 
@@ -127,10 +135,10 @@ impl Command {
         }
     }
 
-    /// The log settings of the command.
+    /// The log settings of the command; `None` if it logs nothing.
     #[must_use]
-    pub fn logging(&self) -> &LogConfig {
-        match self {
+    pub fn logging(&self) -> Option<&LogConfig> {
+        Some(match self {
             Self::Serve(config) | Self::Demo(config) => &config.logging,
             Self::Check(check) => &check.config.logging,
             Self::Config(args) => &args.config.logging,
@@ -141,7 +149,8 @@ impl Command {
             Self::Score(score) => &score.logging,
             Self::Show(show) => &show.logging,
             Self::Entropy(entropy) => &entropy.logging,
-        }
+            Self::Completions(_) | Self::Man(_) => return None,
+        })
     }
 }
 

@@ -70,6 +70,8 @@ fn flags_page_is_up_to_date() {
         ("score", "tokentap score"),
         ("show", "tokentap show"),
         ("entropy", "tokentap entropy"),
+        ("completions", "tokentap completions"),
+        ("man", "tokentap man"),
     ] {
         let command = command.find_subcommand(name).unwrap();
         write!(text, "\n## {title}\n").unwrap();

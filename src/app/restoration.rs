@@ -60,7 +60,11 @@ fn report(sessions: &Sessions, replayed: &ReplaySummary) {
     replayed.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "a segment of the log is damaged"));
     if replayed.damaged_regions() > 0 {
         let missing = sessions.missing_turns();
-        tracing::warn!(sessions = missing.sessions, names = ?missing.names, "turns of these sessions are missing");
+        tracing::warn!(
+            sessions = missing.sessions,
+            names = missing.names.join(", "),
+            "turns of these sessions are missing"
+        );
     }
     let (sessions, _) = sessions.size();
     tracing::info!(sessions, records = replayed.records, segments = replayed.segments, "sessions restored");

@@ -181,8 +181,8 @@ async fn probe_generation(
                 tracing::info!(
                     vocab_size = found.vocab_size,
                     flat = found.flat,
-                    streaming = ?found.streaming,
-                    plugin = ?found.plugin,
+                    streaming = found.streaming.map(tracing::field::display),
+                    plugin = %found.plugin,
                     original_logprobs = found.original_logprobs,
                     "the upstream has been probed"
                 );

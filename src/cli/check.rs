@@ -98,11 +98,16 @@ async fn wait_for_info(
     wait: Duration,
 ) -> Result<Capabilities, crate::engine::sglang::probe::ProbeError> {
     let deadline = tokio::time::Instant::now() + wait;
+    let mut is_logged = false;
     loop {
         match probe.read_info().await {
             Ok((found, _)) => return Ok(found),
             Err(error) if tokio::time::Instant::now() >= deadline => return Err(error),
-            Err(error) => tracing::info!(%error, "waiting for the upstream"),
+            Err(error) if !is_logged => {
+                is_logged = true;
+                tracing::info!(%error, wait_s = wait.as_secs(), "waiting for the upstream");
+            }
+            Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(500).min(wait)).await;
     }

@@ -66,7 +66,9 @@ impl ControlClient {
     /// # Errors
     /// A line for the user when there is no connection, the reply is an error, or it is not the expected JSON.
     pub(super) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, String> {
-        let read = async { self.body(self.successful(self.client.get(self.at(target))).await?).await };
+        // tokentap does not log it: `tokentap top` repeats it every second
+        let request = self.client.get(self.at(target)).header("x-tokentap-viewer", "cli");
+        let read = async { self.body(self.successful(request).await?).await };
         let bytes = self.in_time(read).await?;
         let path = target.split('?').next().unwrap_or_default();
         serde_json::from_slice(&bytes).map_err(|error| format!("{}: {path}: {error}{NOT_CONTROL}", self.url))

@@ -58,16 +58,19 @@ pub async fn run(args: ExportArgs) -> Result<(), String> {
     };
     let mut target = Target::create(&args.out)?;
     let progress = Progress::bytes("writing", source.length);
-    copy(&mut source.chunks, &mut target, &progress).await?;
+    let is_read = copy(&mut source.chunks, &mut target, &progress).await?;
     progress.clear();
-    let bytes = target.finish()?;
+    if !is_read {
+        return Ok(());
+    }
+    let Some(bytes) = target.finish()? else { return Ok(()) };
     eprintln!("tokentap: {}, {} to {}", source.summary, progress::size(bytes), target::name(&args.out));
     source.summary.warnings().for_each(|line| eprintln!("tokentap: {line}"));
     Ok(())
 }
 
-/// Copies the bytes to the file. Returns an error on a signal, so that the temporary file is removed.
-async fn copy(chunks: &mut Chunks, target: &mut Target, progress: &Progress) -> Result<(), String> {
+/// Copies the bytes to the file. Returns an error on a signal, so that the temporary file is removed, and false if no process reads the output.
+async fn copy(chunks: &mut Chunks, target: &mut Target, progress: &Progress) -> Result<bool, String> {
     // signals are caught only if a temporary file must be removed: a caught signal does not end a process that blocks on standard output
     let mut signals = target.is_temporary().then(Signals::catch).transpose()?;
     let mut stopped = pin!(async {
@@ -81,8 +84,10 @@ async fn copy(chunks: &mut Chunks, target: &mut Target, progress: &Progress) -> 
             chunk = chunks.next() => chunk?,
             () = &mut stopped => return Err("interrupted; nothing was written".to_owned()),
         };
-        let Some(chunk) = chunk else { return Ok(()) };
-        target.write(&chunk)?;
+        let Some(chunk) = chunk else { return Ok(true) };
+        if !target.write(&chunk)? {
+            return Ok(false);
+        }
         progress.add(chunk.len());
     }
 }

@@ -2,12 +2,11 @@
 
 mod writer;
 
-use std::io::IsTerminal;
-
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::cli::progress::Stderr;
+use crate::cli::terminal;
 use crate::config::{LogConfig, LogFormat};
 use writer::LogWriter;
 
@@ -38,7 +37,7 @@ pub fn start(config: &LogConfig) -> Result<LogGuard, String> {
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || lines.clone()).with_target(false);
     match config.log_format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Text => builder.with_ansi(terminal::has_colours(&std::io::stderr())).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     // a request whose task panics is usually answered with an error; the hook logs the panic in the configured format

@@ -114,7 +114,11 @@ impl Signals {
         for next in [Phase::Draining, Phase::Ending] {
             self.next().await;
             phase.send_replace(next);
-            tracing::info!(?next, "signal");
+            let phase = match next {
+                Phase::Draining => "running requests may end",
+                _ => "running requests are ended",
+            };
+            tracing::info!(phase, "signal");
         }
     }
 }

@@ -20,11 +20,10 @@ pub(super) type Rgb = [u8; 3];
 impl Palette {
     /// The palette of standard output.
     pub(super) fn of_stdout() -> Self {
-        let variable = |name| std::env::var(name).unwrap_or_default();
-        // https://no-color.org
-        if !std::io::stdout().is_terminal() || !variable("NO_COLOR").is_empty() {
+        if !has_colours(&std::io::stdout()) {
             return Self::Plain;
         }
+        let variable = |name| std::env::var(name).unwrap_or_default();
         Self::of(&variable("TERM"), &variable("COLORTERM"))
     }
 
@@ -60,6 +59,11 @@ impl Palette {
         }
         codes
     }
+}
+
+/// Whether a stream is a terminal, and the user has not switched colours off: <https://no-color.org>.
+pub(super) fn has_colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// The columns of the terminal at standard output; `None` if it is not a terminal.

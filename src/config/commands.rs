@@ -32,6 +32,20 @@ pub struct ConfigArgs {
     pub effective: Vec<Setting>,
 }
 
+/// The argument of `tokentap completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// The argument of `tokentap man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Existing folder for the pages, such as ~/.local/share/man/man1
+    pub folder: PathBuf,
+}
+
 /// Settings of `tokentap import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {

@@ -149,15 +149,27 @@ fn explain(error: &clap::Error, args: &[OsString], file: Option<&std::ffi::OsStr
     if let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(names))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
     {
-        return Invalid::Line(format!("{} must be given", names.join(" and ")));
+        let command = Cli::command();
+        let subcommand = args.iter().skip(1).find_map(|arg| command.find_subcommand(arg));
+        let name = subcommand.map(|command| format!("{} ", command.get_name())).unwrap_or_default();
+        return Invalid::Line(format!("{} must be given, see tokentap {name}--help", names.join(" and ")));
+    }
+    if let (ErrorKind::InvalidSubcommand, Some(name)) = (error.kind(), context(ContextKind::InvalidSubcommand)) {
+        let command = Cli::command();
+        let commands = command.get_subcommands().map(clap::Command::get_name);
+        let help = unknown::similar(&name, commands)
+            .map_or_else(|| "tokentap --help lists them".to_owned(), |similar| format!("a similar one is {similar}"));
+        return Invalid::Line(format!("there is no command '{}'; {help}", without_credentials(&name)));
     }
     let argument = context(ContextKind::InvalidArg);
     if let (ErrorKind::UnknownArgument, Some(flag)) = (error.kind(), argument.as_deref())
         && flag.starts_with("--")
     {
-        let command = Cli::command();
+        let mut command = Cli::command();
+        // adds --help
+        command.build();
         let subcommand = args.iter().skip(1).find_map(|arg| command.find_subcommand(arg));
-        let flags = subcommand.into_iter().flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long);
+        let flags = subcommand.unwrap_or(&command).get_arguments().filter_map(clap::Arg::get_long);
         let flag = without_credentials(flag);
         return Invalid::Line(unknown::line(&flag, "on the command line", flags, |name| format!("--{name}")));
     }
@@ -338,6 +350,21 @@ mod tests {
             let line = loaded(args).unwrap_err();
             assert!(line.starts_with(start), "{line}");
         }
+    }
+
+    #[test]
+    fn misspelt_commands_and_flags_have_suggestions() {
+        for (args, line) in [
+            (&["exprot"][..], "there is no command 'exprot'; a similar one is export"),
+            (&["xyzzy"], "there is no command 'xyzzy'; tokentap --help lists them"),
+            (&["top", "--hlep"], "--hlep on the command line: there is no such setting; a similar one is --help"),
+            (&["--versoin"], "--versoin on the command line: there is no such setting; a similar one is --version"),
+            (&["show"], "<SESSION> must be given, see tokentap show --help"),
+        ] {
+            assert_eq!(loaded(args).unwrap_err(), line);
+        }
+        let help = loaded(&["help", "show"]).unwrap_err();
+        assert!(help.contains("Usage: tokentap show"), "{help}");
     }
 
     #[test]
@@ -539,7 +566,10 @@ mod tests {
         let args = exported(&[&["--format", "arrow", "--out", "x.arrow"][..], &flags].concat()).unwrap();
         assert_eq!((args.session, args.version), (["a", "b", "c"].map(str::to_owned).to_vec(), Some(2)));
         assert!(args.no_branches && args.max_prompt_length == Some(7) && args.max_response_length.is_none());
-        assert_eq!(exported(&["--format", "verl"]).unwrap_err(), "--out <PATH> must be given");
+        assert_eq!(
+            exported(&["--format", "verl"]).unwrap_err(),
+            "--out <PATH> must be given, see tokentap export --help"
+        );
         let line = exported(&["--format", "verl", "--out", "x", "--pad-token-id", "-1"]).unwrap_err();
         assert!(line.contains("--pad-token-id") || line.contains("-1"), "{line}");
     }

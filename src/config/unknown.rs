@@ -32,11 +32,16 @@ pub(super) fn line<'a>(
     notation: impl Fn(&str) -> String,
 ) -> String {
     let name = shown.strip_prefix(PREFIX).unwrap_or(shown).trim_start_matches('-').to_lowercase().replace('_', "-");
-    let rated = settings.into_iter().map(|setting| (strsim::jaro(&name, setting), setting));
-    let nearest = rated.filter(|(rate, _)| *rate > SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0));
-    let suggestion =
-        nearest.map_or_else(String::new, |(_, setting)| format!("; a similar one is {}", notation(setting)));
+    let suggestion = similar(&name, settings)
+        .map_or_else(String::new, |setting| format!("; a similar one is {}", notation(setting)));
     format!("{shown} {place}: there is no such setting{suggestion}")
+}
+
+/// The known name that is most similar to an unknown one.
+pub(super) fn similar<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let rated = known.into_iter().map(|known| (strsim::jaro(name, known), known));
+    let nearest = rated.filter(|(rate, _)| *rate > SIMILAR).max_by(|a, b| a.0.total_cmp(&b.0));
+    nearest.map(|(_, known)| known)
 }
 
 /// Error message for the first variable of `environment`, by name, that has the prefix of settings and is not one of any command.

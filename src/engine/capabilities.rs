@@ -2,6 +2,7 @@
 
 pub(crate) mod common;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::columns::ExpertShape;
@@ -86,6 +87,16 @@ pub enum StreamMode {
     IncrementalIds,
 }
 
+impl fmt::Display for StreamMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cumulative => "cumulative",
+            Self::Incremental => "incremental",
+            Self::IncrementalIds => "incremental ids",
+        })
+    }
+}
+
 /// The plugin `tokentap-sglang`, which reports exact entropies from inside the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PluginState {
@@ -96,6 +107,16 @@ pub enum PluginState {
     Exact,
     /// The engine has it, but it cannot be used; the reason.
     Unusable(String),
+}
+
+impl fmt::Display for PluginState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("absent"),
+            Self::Exact => f.write_str("exact"),
+            Self::Unusable(reason) => write!(f, "unusable: {reason}"),
+        }
+    }
 }
 
 /// The source of the vocabulary size, the most reliable first.

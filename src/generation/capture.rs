@@ -220,10 +220,16 @@ impl Capture {
         &mut self.plan
     }
 
-    /// Statistics of the reply so far, for the access log and for metrics.
+    /// Statistics of the reply so far, for the access log and for metrics. Tokens of unfinished sequences count: the reply may be cut.
     #[must_use]
-    pub fn observed(&self) -> &ReplyStats {
-        &self.observed
+    pub fn observed(&self) -> ReplyStats {
+        let mut observed = self.observed;
+        for sequence in self.sequences.iter().filter(|sequence| !sequence.finished) {
+            observed.tokens += sequence.tokens as u64;
+            observed.prompt_tokens += sequence.prompt_tokens;
+            observed.mean = sequence.mean().or(observed.mean);
+        }
+        observed
     }
 
     /// Whether every requested sequence has finished.
@@ -392,6 +398,7 @@ impl Capture {
         if self.plan.echo {
             self.plan.product.strip_echo(bytes, chunk, splice);
         }
+        self.sequences[index].prompt_tokens = chunk.prompt_tokens.unwrap_or(0);
         let mut edit = Edit::new(bytes, meta);
         let mut cuts = Splice::default();
         Product::trim(&self.plan, &item, bytes, meta, &mut edit, &mut cuts)?;

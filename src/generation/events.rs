@@ -255,7 +255,7 @@ impl Events {
     #[must_use]
     pub fn observed(&self) -> Option<ReplyStats> {
         match self {
-            Self::Stream(stream) => Some(*stream.observed()),
+            Self::Stream(stream) => Some(stream.observed()),
             Self::Whole { observed, .. } => *observed,
             Self::Deferred(deferred) => deferred.observed,
             Self::Unparsed { .. } => None,

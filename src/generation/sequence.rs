@@ -18,6 +18,8 @@ use crate::generation::entropy_lists::{EntropyLists, ListContent};
 pub(crate) struct Sequence {
     /// Tokens so far.
     pub tokens: usize,
+    /// Prompt tokens, as the last event counts them.
+    pub prompt_tokens: u64,
     /// Top-k rows so far.
     top_rows: usize,
     chosen_content: Bytes,
@@ -68,6 +70,7 @@ impl Default for Sequence {
     fn default() -> Self {
         Self {
             tokens: 0,
+            prompt_tokens: 0,
             top_rows: 0,
             chosen_content: Bytes::new(),
             ids_content: Bytes::new(),

@@ -154,7 +154,7 @@ impl EventStream {
 
     /// Statistics of the reply so far.
     #[must_use]
-    pub fn observed(&self) -> &ReplyStats {
+    pub fn observed(&self) -> ReplyStats {
         self.active.capture().observed()
     }
 

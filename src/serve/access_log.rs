@@ -26,14 +26,33 @@ struct SharedRecord {
     /// True once the drain time has passed and the server closes the remaining connections.
     cutting: Arc<AtomicBool>,
     method: &'static str,
-    /// A monitoring system sends it every few seconds: it is logged at debug level and not counted as active.
+    /// It is sent every few seconds, by a monitoring system or the page: it is logged at debug level and not counted as active.
     is_probe: bool,
     started: Instant,
     /// 0 until the reply begins.
     status: AtomicU16,
     is_streaming: AtomicBool,
+    cut: OnceLock<Cut>,
     rid: RidSlot,
     observed: OnceLock<ReplyStats>,
+}
+
+/// Why a reply ends before its last byte.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cut {
+    /// The client closed the connection or reset the stream.
+    Client,
+    /// The upstream failed, or tokentap ended its drain.
+    Error,
+}
+
+impl Cut {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Error => "error",
+        }
+    }
 }
 
 impl AccessRecord {
@@ -57,6 +76,7 @@ impl AccessRecord {
             started: Instant::now(),
             status: AtomicU16::new(0),
             is_streaming: AtomicBool::new(false),
+            cut: OnceLock::new(),
             rid: RidSlot::default(),
             observed: OnceLock::new(),
         }))
@@ -77,6 +97,12 @@ impl AccessRecord {
     /// Records that the reply is a stream.
     pub(crate) fn set_streaming(&self) {
         self.0.is_streaming.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that the reply ends before its last byte. The first cause stays.
+    pub(crate) fn set_cut(&self, cut: Cut) {
+        // fails if a cause is already set
+        let _ = self.0.cut.set(cut);
     }
 
     /// The request id, set as soon as it is known.
@@ -128,6 +154,7 @@ impl Drop for SharedRecord {
             status,
             rid = self.rid.get().as_deref(),
             stream = is_streaming,
+            cut = self.cut.get().filter(|_| method != Method::HEAD.as_str()).map(|cut| cut.name()),
             prompt_tokens = observed.prompt_tokens,
             tokens = observed.tokens,
             mean_entropy = observed.mean,

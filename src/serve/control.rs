@@ -7,7 +7,7 @@ pub(crate) mod v1;
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 
 use crate::engine::sglang::routes::{self, Route, RouteKind};
@@ -23,6 +23,9 @@ use crate::serve::request_info::{Access, Port, PortRequest, Protocol, RequestInf
 
 /// The route of SGLang that the page uses to show the text of ids.
 const DETOKENIZE: &str = "/detokenize";
+
+/// The header of the requests of viewers, such as the page and `tokentap top`, which repeat them every few seconds.
+const VIEWER: &str = "x-tokentap-viewer";
 
 /// Classifies a request to the control port.
 pub(crate) fn classify<B>(request: &Request<B>) -> RequestInfo {
@@ -46,7 +49,8 @@ pub(crate) fn classify<B>(request: &Request<B>) -> RequestInfo {
         let endpoint = control_route::below_v1(path).map_or("other", |route| route.pattern);
         Route { endpoint, kind: RouteKind::Other }
     };
-    RequestInfo { route, access: Access::Control, needs_sessions: true, ..open(route.endpoint) }
+    let is_probe = request.method() == Method::GET && request.headers().contains_key(VIEWER);
+    RequestInfo { route, access: Access::Control, needs_sessions: true, is_probe, ..open(route.endpoint) }
 }
 
 /// Serves a request that passed the layers.

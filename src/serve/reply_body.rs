@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::error::BoxError;
-use crate::serve::access_log::AccessRecord;
+use crate::serve::access_log::{AccessRecord, Cut};
 use crate::serve::body::Body;
 use crate::serve::grpc;
 
@@ -20,6 +20,8 @@ pub(crate) struct ReplyBody {
     _permit: Option<OwnedSemaphorePermit>,
     record: Option<AccessRecord>,
     ends_connection: bool,
+    /// Whether it has returned its last frame or an error.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl ReplyBody {
     }
 
     fn new(content: ProtocolBody) -> Self {
-        Self { content, record: None, _permit: None, ends_connection: false }
+        Self { content, record: None, _permit: None, ends_connection: false, is_over: false }
     }
 
     /// Whether the reply is one of a gRPC call.
@@ -70,24 +72,39 @@ impl ReplyBody {
     }
 }
 
+impl Drop for ReplyBody {
+    fn drop(&mut self) {
+        if let Some(record) = self.record.as_ref().filter(|_| !self.is_over && !self.is_end_stream()) {
+            record.set_cut(Cut::Client);
+        }
+    }
+}
+
 impl http_body::Body for ReplyBody {
     type Data = Bytes;
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { content, record, .. } = &mut *self;
-        match content {
-            ProtocolBody::Http(body) => Pin::new(body).poll_frame(cx),
+        let Self { content, record, is_over, .. } = &mut *self;
+        let frame = match content {
+            ProtocolBody::Http(body) => ready!(Pin::new(body).poll_frame(cx)),
             ProtocolBody::Grpc(body) => {
                 let frame = ready!(Pin::new(body).poll_frame(cx));
                 let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
                 // a call that fails after its first message has its status in the trailers
-                if let (Some(failed), Some(record)) = (trailers.and_then(grpc::failed_status), record) {
+                if let (Some(failed), Some(record)) = (trailers.and_then(grpc::failed_status), record.as_ref()) {
                     record.set_status(failed);
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+                *is_over = trailers.is_some();
+                frame.map(|frame| frame.map_err(Into::into))
             }
+        };
+        *is_over |= frame.is_none();
+        if let (Some(Err(_)), Some(record)) = (&frame, record) {
+            *is_over = true;
+            record.set_cut(Cut::Error);
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

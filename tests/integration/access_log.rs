@@ -1,5 +1,6 @@
 //! Requests of both ports, HTTP and gRPC, in the metrics and in the access log.
 
+use serde_json::json;
 use tokentap::serve::grpc::pb::{ListRequest, Slice};
 use tokio_stream::StreamExt;
 use tonic::Code;
@@ -8,8 +9,8 @@ use tower::{Service, ServiceExt};
 
 use crate::grpc::client::{channel, entropy, health, trajectories};
 use crate::support::binary::Binary;
-use crate::support::client::{get, post, request};
-use crate::support::manual_upstream::{ManualUpstream, soon};
+use crate::support::client::{Connection, get, post, request, written};
+use crate::support::manual_upstream::{ManualUpstream, STREAM, chunk, soon};
 use crate::support::proxy::Proxy;
 
 /// The value of the request counter for this endpoint, method and status.
@@ -115,6 +116,8 @@ async fn control_requests_are_logged_and_probes_only_at_debug() {
     let mut binary = Binary::with_flags(upstream.addr, &[]).await;
     get(binary.control, "/livez").await;
     get(binary.control, "/metrics").await;
+    // as the page and `tokentap top` poll
+    request(binary.control, "GET", "/v1/requests", &[("x-tokentap-viewer", "page")], b"").await;
     post(binary.control, "/v1/samples", b"{}").await;
     trajectories(binary.control).await.list(ListRequest::default()).await.unwrap();
     let line = binary.logged("request").await;
@@ -122,4 +125,39 @@ async fn control_requests_are_logged_and_probes_only_at_debug() {
     assert!(line["status"].is_u64() && line["ms"].is_u64(), "{line}");
     let line = binary.logged("request").await;
     assert_eq!((&line["endpoint"], &line["status"]), (&"/tokentap.v1.Trajectories/List".into(), &200.into()), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reply_that_is_cut_is_logged_with_its_cause_and_tokens() {
+    let mut upstream = ManualUpstream::streaming("true").await;
+    let mut binary = Binary::with_flags(upstream.addr, &[]).await;
+    let body = br#"{"text":"a","stream":true}"#;
+    let tokens = |rid: &str| {
+        let meta = json!({"id": rid, "finish_reason": null, "prompt_tokens": 3, "completion_tokens": 2});
+        let event = json!({"text": "ab", "output_ids": [5, 6], "meta_info": meta});
+        chunk(format!("data: {event}\n\n").as_bytes())
+    };
+    for cause in ["client", "error"] {
+        let mut client = Connection::open(binary.data).await;
+        client.send(&written(binary.data, "POST", "/generate", &[], body)).await;
+        let mut call = upstream.next().await;
+        let rid = call.json()["rid"].as_str().unwrap().to_owned();
+        call.send(STREAM).await;
+        call.send(&tokens(&rid)).await;
+        assert!(client.read_until(|seen| seen.windows(2).any(|two| two == b"ab")).await);
+        match cause {
+            "client" => {
+                drop(client);
+                assert_eq!(upstream.next().await.aborted(), rid);
+            }
+            _ => call.reset(),
+        }
+        let line = binary.logged("request").await;
+        let found = (&line["cut"], &line["tokens"], &line["status"]);
+        assert_eq!(found, (&cause.into(), &2.into(), &200.into()), "{line}");
+    }
+    let read = get(binary.control, "/v1/policy").await;
+    assert!(read.complete);
+    let line = binary.logged("request").await;
+    assert_eq!((&line["endpoint"], line.get("cut")), (&"/v1/policy".into(), None), "{line}");
 }

@@ -58,30 +58,36 @@ impl Target {
         self.temporary.is_some()
     }
 
-    pub(super) fn write(&mut self, chunk: &[u8]) -> Result<(), String> {
+    /// Writes a chunk. Returns whether a process still reads the output.
+    pub(super) fn write(&mut self, chunk: &[u8]) -> Result<bool, String> {
         self.written += chunk.len() as u64;
         let done = match &mut self.out {
             Out::File(file) => file.write_all(chunk),
             Out::Standard(out) => out.write_all(chunk),
         };
-        done.map_err(|error| self.failed(&error))
+        self.is_read(done)
     }
 
-    /// Renames the temporary file. Returns the number of bytes written.
-    pub(super) fn finish(mut self) -> Result<u64, String> {
+    /// Whether a process reads the output. One that ends early, such as `head`, is no failure.
+    fn is_read(&self, done: io::Result<()>) -> Result<bool, String> {
+        match done {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(format!("{}: {error}", name(&self.path))),
+        }
+    }
+
+    /// Renames the temporary file. Returns the number of bytes written; `None` if no process reads the output.
+    pub(super) fn finish(mut self) -> Result<Option<u64>, String> {
         let done = match (&mut self.out, &self.temporary) {
             // sync to disk before the file replaces an existing one
             (Out::File(file), Some(temporary)) => file.sync_all().and_then(|()| std::fs::rename(temporary, &self.path)),
             (Out::File(_), None) => Ok(()),
             (Out::Standard(out), _) => out.flush(),
         };
-        done.map_err(|error| self.failed(&error))?;
+        let is_read = self.is_read(done)?;
         self.temporary = None;
-        Ok(self.written)
-    }
-
-    fn failed(&self, error: &io::Error) -> String {
-        format!("{}: {error}", name(&self.path))
+        Ok(is_read.then_some(self.written))
     }
 }
 
@@ -118,7 +124,7 @@ mod tests {
         let mut target = Target::create(&path).unwrap();
         target.write(b"wh").unwrap();
         target.write(b"ole").unwrap();
-        assert_eq!(target.finish(), Ok(5));
+        assert_eq!(target.finish(), Ok(Some(5)));
         assert_eq!(files(dir.path()), ["rows.parquet"]);
         assert_eq!(std::fs::read(&path).unwrap(), b"whole");
     }
@@ -132,6 +138,6 @@ mod tests {
         let mut device = Target::create(Path::new("/dev/null")).unwrap();
         device.write(b"x").unwrap();
         assert!(!device.is_temporary(), "a device is written directly");
-        assert_eq!(device.finish(), Ok(1));
+        assert_eq!(device.finish(), Ok(Some(1)));
     }
 }

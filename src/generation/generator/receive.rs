@@ -111,7 +111,7 @@ impl Generator {
             active.capture_mut().incomplete();
         }
         let is_confirmed = active.wait_until_durable().await;
-        let observed = *active.capture().observed();
+        let observed = active.capture().observed();
         if !is_confirmed {
             return Ok(Generation::failed(log_wait::unconfirmed(), Some(observed)));
         }

@@ -94,7 +94,8 @@ impl Generator {
         let shape = active.capture().plan().shape;
         if status == StatusCode::INTERNAL_SERVER_ERROR && second.status().is_success() && shape.is_delicate() {
             tracing::warn!(
-                ?shape,
+                grammar = shape.grammar,
+                greedy = shape.greedy,
                 "the engine fails on requests of this shape when logprobs are forced; they are not forced until the next probe"
             );
             self.refused_shapes.lock().insert(shape);

@@ -280,8 +280,13 @@ impl Sharing {
             let damaged = damaged.iter().filter_map(|digest| known.images.unread.get(digest));
             let damaged: Vec<_> = damaged.map(|unread| key(&unread.reference)).collect();
             if !damaged.is_empty() {
-                let digests: Vec<_> = damaged.iter().map(|image| image.digest.to_string()).collect();
-                tracing::error!(?digests, "the ledger has other bytes under the digests of pictures: they are removed");
+                let count = damaged.len();
+                let digest = damaged.first().map(|image| image.digest.to_string());
+                tracing::error!(
+                    count,
+                    digest,
+                    "the ledger has other bytes under the digests of pictures: they are removed"
+                );
                 // a process that has the pictures stores them again
                 self.release_images(None, &damaged).await;
             }
