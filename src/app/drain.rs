@@ -54,6 +54,8 @@ pub(super) async fn finish(proxy: &Arc<Proxy>, archiving: Option<Archiving>, con
         archive::finish(proxy, archiving, clock.remaining()).await;
     }
     control.close().await;
-    // detached turns of a process without a local log would be lost
-    let _ = timeout(proxy.config.ledger.ledger_timeout, proxy.sessions.settle()).await;
+    // detached turns of a process without a local log would be lost, and pictures that are not stored yet
+    let limit = proxy.config.ledger.ledger_timeout;
+    let _ = timeout(limit, proxy.sessions.settle_entries()).await;
+    let _ = timeout(clock.remaining().max(limit), proxy.sessions.settle_images()).await;
 }

@@ -135,6 +135,17 @@ impl Sessions {
         Ok(())
     }
 
+    /// The same for the session of an agent's call.
+    ///
+    /// # Errors
+    /// When the ledger fails, or pictures take long. The session in memory may be outdated then.
+    pub(crate) async fn refresh_for_call(&self, name: &str) -> Result<(), LedgerError> {
+        match &self.backend {
+            Backend::Shared(sharing) if is_name(name) => sharing.refresh_for_call(&name.into()).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Freezes the open version of a session and publishes its paths. Freezing again without changes has no effect.
     ///
     /// # Errors
@@ -276,9 +287,16 @@ impl Sessions {
     }
 
     /// Appends the changes that are not in the ledger.
-    pub async fn settle(&self) {
+    pub async fn settle_entries(&self) {
         if let Backend::Shared(sharing) = &self.backend {
             sharing.settle_all().await;
+        }
+    }
+
+    /// Stores pictures that the ledger lacks.
+    pub async fn settle_images(&self) {
+        if let Backend::Shared(sharing) = &self.backend {
+            sharing.end_pause_of_images();
             sharing.share_due_images().await;
         }
     }

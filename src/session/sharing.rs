@@ -33,6 +33,7 @@ use super::Uid;
 use super::ledger::{Append, Appended, Entry, Ledger, LedgerError, PARTITIONS, partition_of};
 use super::store::Store;
 use deletions::Deletions;
+use images::ImagesFailing;
 pub use import::{Imported, Importer, SkipReason};
 use list_cache::ListCache;
 pub(super) use listing::{FleetPage, FleetQuery, LastUseCursor};
@@ -121,8 +122,10 @@ pub(super) struct Sharing {
     unreplicated_until: Mutex<Option<Instant>>,
     /// The sessions whose pictures are to be stored or marked as used.
     due_images: Mutex<BTreeSet<Arc<str>>>,
-    /// Until then pictures are neither stored nor read, because the ledger failed.
-    images_paused_until: Mutex<Option<Instant>>,
+    /// Since when pictures fail, and when they are tried again.
+    images_failing: Mutex<Option<ImagesFailing>>,
+    /// The last session of [`Self::due_images`] that was tried.
+    last_due_images: Mutex<Option<Arc<str>>>,
     /// Locked while scores are appended.
     scoring: tokio::sync::Mutex<()>,
     /// Sessions that this process has deleted.
@@ -174,7 +177,8 @@ impl Sharing {
             is_fleet_unknown: AtomicBool::new(false),
             unreplicated_until: Mutex::default(),
             due_images: Mutex::default(),
-            images_paused_until: Mutex::default(),
+            images_failing: Mutex::default(),
+            last_due_images: Mutex::default(),
             scoring: tokio::sync::Mutex::default(),
             deletions: Deletions::new(),
             losses: AtomicU64::new(0),
@@ -207,6 +211,20 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails. The session in memory may be outdated then.
     pub(super) async fn refresh(&self, name: &Arc<str>) -> Result<(), LedgerError> {
+        match self.refresh_entries(name).await? {
+            Some(line) => self.read_images(&line).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a call of an agent, which waits for pictures no longer than for entries.
+    pub(super) async fn refresh_for_call(&self, name: &Arc<str>) -> Result<(), LedgerError> {
+        let Some(line) = self.refresh_entries(name).await? else { return Ok(()) };
+        self.within_timeout(None, self.read_images(&line)).await
+    }
+
+    /// The same without the pictures. Returns the line of a session that has pictures to be read.
+    async fn refresh_entries(&self, name: &Arc<str>) -> Result<Option<Arc<Line>>, LedgerError> {
         if self.is_down(name) {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));
         }
@@ -217,11 +235,7 @@ impl Sharing {
             self.load(&line, &mut known).await?;
             Ok(known.images.has_unread())
         });
-        if !has_unread.await? {
-            return Ok(());
-        }
-        // another primary may have the pictures, and the partition works
-        self.within_timeout(None, async { self.read_images(&mut *line.known.lock().await).await }).await
+        Ok(has_unread.await?.then_some(line))
     }
 
     /// Runs an operation within the time limit, and notes whether the partition fails, if it is an operation of one.

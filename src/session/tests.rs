@@ -29,6 +29,14 @@ pub(super) fn store(limits: StoreLimits) -> Arc<Sessions> {
     Arc::new(Sessions::new(limits))
 }
 
+impl Sessions {
+    /// One round of the background.
+    pub(super) async fn settle(&self) {
+        self.settle_entries().await;
+        self.sharing().share_due_images().await;
+    }
+}
+
 /// Sessions of a ledger, which are idle after this time.
 pub(super) fn shared(ledger: &Arc<MemoryLedger>, idle: Duration) -> Arc<Sessions> {
     shared_with(ledger, SharedLog::default(), BOUNDLESS, idle)

@@ -12,7 +12,7 @@ from . import routes
 from .address import Address, check_token
 from .aiotransport import AsyncConnections
 from .call import Call
-from .copied import Copied
+from .copies import CopyableClient
 from .errors import TokentapError
 from .generation import Generation
 from .images import Image
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(Copied):
+class AsyncClient(CopyableClient):
     """`Client` for an event loop, with the same arguments, methods and errors; `async with`, or `await close()`.
 
     It belongs to the loop in which it is first used. aiohttp itself repeats a GET or DELETE once if the connection was

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import routes
 from .address import Address, check_token
 from .call import Call, Reply
-from .copied import Copied
+from .copies import CopyableClient
 from .errors import TokentapError
 from .generation import Generation
 from .images import Image
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Copied):
+class Client(CopyableClient):
     """Sends requests to a tokentap; safe to share between threads. Each call uses a separate kept connection.
 
     `base_url` is the data port, `control_url` the control port (None if it is not needed). `token` is the engine's

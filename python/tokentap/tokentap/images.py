@@ -222,8 +222,8 @@ def runs(ids: Sequence[int], token: int) -> list[int]:
 def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
     """The processor with an image processor of the engine's settings, and what the engine's command line overrides.
 
-    Raises ValueError if the processor is of another class than the engine's. Warns with UnknownSettings if it keeps
-    settings of its own.
+    Raises ValueError if the processor is of another class than the engine's. Warns with UnknownSettings if it has
+    settings that the engine does not report.
     """
     settings = settings or {}
     unknown = [name for name in ("processor", "overrides") if settings.get(name) is None]

@@ -42,7 +42,7 @@ class Retry:
     def wait(self, attempt: int, error: TokentapError, target: str, rule: Rule) -> float | None:
         """The seconds after which the attempt with this number, counted from 0, is repeated; logs a warning.
 
-        None if the call has failed for good."""
+        None if the call is not repeated."""
         if attempt >= self.retries or not rule(error):
             return None
         named = error.retry_after if isinstance(error, HttpError) else None

@@ -210,7 +210,7 @@ async fn prepare(
         Err(error) => return Ok((Err(error), call)),
     };
     if let Some(name) = call.session_name()
-        && let Err(error) = proxy.sessions.refresh([name]).await
+        && let Err(error) = proxy.sessions.refresh_for_call(name).await
     {
         // the generation continues with the turns in memory
         tracing::debug!(%error, session = %name, "a shared session was not read");

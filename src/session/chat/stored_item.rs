@@ -11,12 +11,12 @@ use crate::images::{Image, ImageDigest};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredItem {
     text: Arc<str>,
-    pictures: Box<[LeftOut]>,
+    pictures: Box<[OmittedPicture]>,
 }
 
 /// A picture whose base64 text is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct LeftOut {
+struct OmittedPicture {
     /// Where the text continues after it.
     at: u32,
     digest: ImageDigest,
@@ -45,7 +45,7 @@ impl StoredItem {
             text.push_str(&self.text[from..=start + 1 + comma]);
             from = start + 1 + uri.len();
             let Ok(at) = u32::try_from(text.len()) else { return self.clone() };
-            pictures.push(LeftOut { at, digest: image.digest });
+            pictures.push(OmittedPicture { at, digest: image.digest });
         }
         if pictures.is_empty() {
             return self.clone();
@@ -72,7 +72,7 @@ impl StoredItem {
             return Some(Arc::clone(&self.text));
         }
         let (mut json, mut from) = (String::with_capacity(self.json_bytes(&find)), 0);
-        for LeftOut { at, digest } in &self.pictures {
+        for OmittedPicture { at, digest } in &self.pictures {
             json.push_str(self.text.get(from..*at as usize)?);
             base64_simd::STANDARD.encode_append(find(*digest)?.bytes.as_deref()?, &mut json);
             from = *at as usize;
@@ -92,7 +92,7 @@ impl StoredItem {
     #[must_use]
     pub fn is_json(&self, text: &str, find: impl Fn(ImageDigest) -> Option<Arc<Image>>) -> bool {
         let (mut rest, mut from) = (text.as_bytes(), 0);
-        for LeftOut { at, digest } in &self.pictures {
+        for OmittedPicture { at, digest } in &self.pictures {
             let before = self.text.as_bytes().get(from..*at as usize);
             let Some(after) = before.and_then(|before| rest.strip_prefix(before)) else { return false };
             let Some(image) = find(*digest) else { return false };

@@ -368,11 +368,11 @@ impl Ledger for MemoryLedger {
         ready(true)
     }
 
-    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
+    fn images(&self, images: Vec<ImageKey>) -> LedgerFuture<Vec<Option<Bytes>>> {
         match self.live_images() {
             // one at a time
             Ok((state, ..)) => {
-                ready(images.iter().take(1).map(|image| Some(state.images.get(image)?.bytes.clone())).collect())
+                ready(images.iter().take(1).map(|image| Some(state.images.get(&image.digest)?.bytes.clone())).collect())
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }

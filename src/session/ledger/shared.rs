@@ -267,8 +267,9 @@ pub trait Ledger: fmt::Debug + Send + Sync {
     /// Stores a picture that a session uses, unless the ledger has it. False if the pictures of all sessions would take more than the limit.
     fn put_image(&self, session: Uid, image: ImageKey, bytes: Bytes) -> LedgerFuture<bool>;
 
-    /// The bytes of pictures, `None` for one that the ledger lacks: at least those of the first one. Further calls return the others.
-    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>>;
+    /// The bytes of pictures, `None` for one that the ledger lacks: at least those of the first one. Further calls return the others. The pictures
+    /// are in memory together, so callers ask for a few megabytes.
+    fn images(&self, images: Vec<ImageKey>) -> LedgerFuture<Vec<Option<Bytes>>>;
 
     /// Ends the use of pictures by a session, or by all sessions, and removes those that no session uses.
     fn release_images(&self, session: Option<Uid>, images: Vec<ImageKey>) -> LedgerFuture<()>;

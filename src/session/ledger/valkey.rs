@@ -24,6 +24,7 @@ mod appender;
 mod cluster;
 mod connection;
 mod element;
+mod image_connection;
 mod inspection;
 mod node;
 mod options;
@@ -254,17 +255,21 @@ impl Valkey {
         }
     }
 
-    /// Runs a script that sends or receives the bytes of pictures, at most `bytes` of them. They take their room until the server has answered or
-    /// the connection is lost: a caller that has left frees no memory.
+    /// Runs a script that sends or receives pictures of this many bytes. They take their room until the server has answered or the connection is
+    /// closed: a caller that has left frees no memory.
     async fn run_images(&self, call: Call, bytes: u64) -> Result<Value, LedgerError> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).clamp(1, IMAGES_KIB);
         let room = Arc::clone(&self.shared.image_room).acquire_many_owned(kib).await;
+        // others may be sent before it
+        let limit = self.shared.options.timeout + sending_time(u64::from(IMAGES_KIB) << 10);
         let this = self.clone();
         let run = async move {
             let _room = room;
             loop {
                 let map = this.map();
-                match this.node(SlotKey::Images).await?.connected().await?.run_images(&call).await {
+                // the commands of a lost primary must not keep its other connections
+                let images = Arc::clone(&this.node(SlotKey::Images).await?.connected().await?.images);
+                match images.run(&call, limit, &this.shared.options).await {
                     Err(error) if is_moved(map, &error).await => {}
                     result => return result,
                 }
@@ -450,13 +455,13 @@ impl Ledger for Valkey {
         })
     }
 
-    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
-        self.operation(async move |this| {
-            let call = images.iter().fold(Call::new(&script::IMAGES), |call, image| call.key(image_key("i", *image)));
+    fn images(&self, images: Vec<ImageKey>) -> LedgerFuture<Vec<Option<Bytes>>> {
+        let size = images.iter().map(|image| image.size).sum();
+        self.operation_within(self.shared.options.timeout + sending_time(size), async move |this| {
+            let call = Call::new(&script::IMAGES);
+            let call = images.iter().fold(call, |call, image| call.key(image_key("i", image.digest)));
             let unknown = || LedgerError::Unreadable("an answer to the request of pictures".into());
-            let Value::Array(answers) = this.run_images(call.number(PAGE_BYTES), PAGE_BYTES).await? else {
-                return Err(unknown());
-            };
+            let Value::Array(answers) = this.run_images(call, size).await? else { return Err(unknown()) };
             let image = |answer| match answer {
                 Value::BulkString(bytes) => Ok(Some(Bytes::from(bytes))),
                 Value::Nil => Ok(None),

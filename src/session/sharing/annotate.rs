@@ -27,7 +27,7 @@ struct ChangePlan<T> {
 }
 
 /// How many paths of a session were published.
-enum Published {
+enum FinishOutcome {
     All,
     /// As many as one change has.
     Some,
@@ -133,6 +133,7 @@ impl Sharing {
     /// [`SessionError::Unconfirmed`].
     pub(in crate::session) async fn delete(&self, name: &Arc<str>) -> Result<bool, SessionError> {
         let line = self.line(name);
+        let mut released = None;
         let deleted = self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
             self.load(&line, &mut known).await?;
@@ -145,14 +146,17 @@ impl Sharing {
             let deleted = self.ledger.delete(name, birth).await?;
             // from now on, even if replicas do not confirm it in time
             self.note_deletion(&line, birth, asked, self.store.limits.ttl);
-            let images = known.image_keys();
+            released = Some((birth, known.image_keys()));
             self.discard(&line, &mut known);
             self.replicated(&line, suspicion).await?;
-            Ok((deleted || is_only_here, birth, images))
+            Ok(deleted || is_only_here)
         });
-        let (deleted, birth, images) = deleted.await.map_err(|_| SessionError::Unconfirmed)?;
-        self.release_images(Some(birth), &images).await;
-        Ok(deleted)
+        let deleted = deleted.await.map_err(|_| SessionError::Unconfirmed);
+        // also if replicas do not confirm the deletion: no later one knows the pictures
+        if let Some((birth, images)) = released {
+            self.release_images(Some(birth), &images).await;
+        }
+        deleted
     }
 
     /// Publishes the paths of a session that no process has published. The session counts as unused then. If the ledger lacks pictures of
@@ -161,27 +165,39 @@ impl Sharing {
     /// # Errors
     /// When the session was removed, or the ledger did not confirm it.
     pub(in crate::session) async fn finish(&self, name: &Arc<str>) -> Result<bool, SessionError> {
+        self.finish_before(name, None).await
+    }
+
+    /// The same for the paths of the turns before a number. The session may have gone on since they were to be finished, so it counts as used:
+    /// the sweep publishes the other paths.
+    pub(super) async fn finish_before(&self, name: &Arc<str>, turns: Option<u32>) -> Result<bool, SessionError> {
         loop {
             let plan = |session: &Arc<Session>, known: &mut ListCache| {
-                known.images.is_finish_due = !known.images.is_settled();
-                if known.images.is_finish_due {
-                    return Ok(ChangePlan { records: Vec::new(), finished: Vec::new(), result: Published::Nothing });
+                let all = session.state().forest.next_id();
+                let count = turns.map_or(all, |turns| turns.min(all));
+                if !known.images.is_settled() {
+                    known.images.finish_due = known.images.finish_due.max(Some(count));
+                    return Ok(ChangePlan {
+                        records: Vec::new(),
+                        finished: Vec::new(),
+                        result: FinishOutcome::Nothing,
+                    });
                 }
                 let length = known.confirmed() as u64;
-                let (turns, leaves) = session.unpublished(PATHS);
+                let (turns, leaves) = session.unpublished(count, PATHS);
                 let count = u32::try_from(turns.len()).unwrap_or(u32::MAX);
                 let record = |(at, leaf): (usize, &u32)| {
                     session.record(Change::Finished { leaf: *leaf, turns: count, number: length + at as u64 })
                 };
                 let records: Vec<Record> = leaves.iter().enumerate().map(record).collect();
                 let finished = leaves.iter().map(|leaf| turns[*leaf as usize].about.uid).collect();
-                let result = if records.len() < PATHS { Published::All } else { Published::Some };
+                let result = if records.len() < PATHS { FinishOutcome::All } else { FinishOutcome::Some };
                 Ok(ChangePlan { result, records, finished })
             };
-            match self.change(name, false, plan).await? {
-                Published::All => return Ok(true),
-                Published::Some => {}
-                Published::Nothing => {
+            match self.change(name, turns.is_some(), plan).await? {
+                FinishOutcome::All => return Ok(true),
+                FinishOutcome::Some => {}
+                FinishOutcome::Nothing => {
                     if !self.settle_images(name).await {
                         return Ok(false);
                     }
@@ -264,10 +280,9 @@ impl Sharing {
 }
 
 impl Session {
-    /// The turns, and the first leaves whose paths were not published, at most `limit`.
-    fn unpublished(&self, limit: usize) -> (Vec<Arc<Turn>>, Vec<u32>) {
+    /// The first turns, and the first leaves among them whose paths were not published, at most `limit`.
+    fn unpublished(&self, count: u32, limit: usize) -> (Vec<Arc<Turn>>, Vec<u32>) {
         // also of a session that was evicted since it was loaded: its turns stay
-        let count = self.state().forest.next_id();
         let turns = self.turns(count);
         let mut leaves = published_leaves(&turns);
         let publication = self.publication.lock();

@@ -4,6 +4,7 @@
 //! entry of the turn that brings them, and read with the session. A picture that the ledger refuses or loses stays a reference in other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,8 +32,21 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Pictures that the ledger lacks are no longer expected once the time between two requests has grown to this: after 15 seconds.
 const EXPECTED: Duration = Duration::from_secs(16);
 
+/// How long paths wait at most for pictures that can be neither stored nor read.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// Pictures that one command names.
 const AT_ONCE: usize = 256;
+
+/// Bytes of pictures after which one command reads no more of them.
+const READ_AT_ONCE: u64 = 4 << 20;
+
+/// A failure of the ledger to store or to read pictures.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ImagesFailing {
+    since: Instant,
+    paused_until: Instant,
+}
 
 /// What this process knows of the pictures of a session in the ledger.
 #[derive(Debug, Default)]
@@ -42,8 +56,10 @@ pub(super) struct ImageSync {
     /// The ledger may lack pictures, because it failed or they are large. They are stored later, and the session stays in memory until
     /// then.
     pub is_failed: bool,
-    /// Paths are to be finished once the pictures are settled.
-    pub is_finish_due: bool,
+    /// The turns whose paths are to be finished once the pictures are settled: those before this number.
+    pub finish_due: Option<u32>,
+    /// Since when these paths wait.
+    waiting_since: Option<Instant>,
     /// The pictures of which the session has only references.
     unread: BTreeMap<ImageDigest, UnreadImage>,
     /// When the ledger was asked for all of these, and how long it is not asked again.
@@ -83,10 +99,27 @@ impl ImageSync {
     }
 
     /// Whether the pictures are stored, as far as this process has them, and no other process is expected to store further ones. Paths are
-    /// finished after that: an archiver excludes a path that lacks a picture, and does not look at it again.
-    pub(super) fn is_settled(&self) -> bool {
+    /// finished after that: an archiver excludes a path that lacks a picture, and does not look at it again. They do not wait for ever.
+    pub(super) fn is_settled(&mut self) -> bool {
         let is_expected = || self.asked.is_none_or(|(_, pause)| pause < EXPECTED);
-        !self.is_failed && (self.unread.is_empty() || !is_expected())
+        if !self.is_failed && (self.unread.is_empty() || !is_expected()) {
+            self.waiting_since = None;
+            return true;
+        }
+        self.waiting_since.get_or_insert_with(Instant::now).elapsed() >= LONGEST_WAIT
+    }
+
+    /// The pictures that one command reads next: those after a digest, at least one.
+    fn next_unread(&self, after: Option<ImageDigest>) -> Vec<ImageKey> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut bytes = 0_u64;
+        let unread = self.unread.range((from, Bound::Unbounded)).map(|(_, unread)| key(&unread.reference));
+        let next = unread.take_while(|image| {
+            let is_next = bytes < READ_AT_ONCE;
+            bytes = bytes.saturating_add(image.size);
+            is_next
+        });
+        next.take(AT_ONCE).collect()
     }
 }
 
@@ -145,7 +178,12 @@ impl Sharing {
 
     /// Stores the pictures of the sessions that are noted, and marks them as used, in the background.
     pub(in crate::session) async fn share_due_images(&self) {
-        let names = self.due_images.lock().clone();
+        let mut names: Vec<Arc<str>> = self.due_images.lock().iter().map(Arc::clone).collect();
+        // a session that fails each time must not keep those after it from being stored
+        if let Some(last) = &*self.last_due_images.lock() {
+            let next = names.partition_point(|name| name <= last);
+            names.rotate_left(next);
+        }
         for name in names {
             if self.are_images_paused() {
                 return;
@@ -153,16 +191,24 @@ impl Sharing {
             if self.is_down(&name) {
                 continue;
             }
-            if self.share_images(&name).await {
+            *self.last_due_images.lock() = Some(Arc::clone(&name));
+            if let Some(turns) = self.share_images(&name).await {
                 // publishes paths that waited for the pictures. The sweep does it later if this fails
-                let _ = self.finish(&name).await;
+                let _ = self.finish_before(&name, Some(turns)).await;
             }
         }
     }
 
+    /// The background does not wait for pictures that failed a moment ago any longer.
+    pub(in crate::session) fn end_pause_of_images(&self) {
+        if let Some(failing) = &mut *self.images_failing.lock() {
+            failing.paused_until = Instant::now();
+        }
+    }
+
     /// Stores the pictures of a session, and marks them as used. Each picture has a time limit by its size, in which turns do not wait.
-    /// Returns whether paths are to be finished.
-    async fn share_images(&self, name: &Arc<str>) -> bool {
+    /// Returns the number of turns whose paths are to be finished, if any are.
+    async fn share_images(&self, name: &Arc<str>) -> Option<u32> {
         let line = self.line(name);
         let of = |session: &Arc<Session>, known: &ListCache| {
             let references = known.images.unread.values().map(|unread| Arc::clone(&unread.reference));
@@ -174,12 +220,12 @@ impl Sharing {
         let (birth, suspicion, images) = {
             let known = line.known.lock().await;
             self.due_images.lock().remove(name);
-            let Some(session) = &known.session else { return false };
+            let session = known.session.as_ref()?;
             (session.birth, self.suspicion(), of(session, &known))
         };
         let stored = self.put_images(birth, &images, u64::MAX).await.inspect_err(|error| self.pause_images(error));
         let mut known = line.known.lock().await;
-        let Some(session) = known.session.clone().filter(|session| session.birth == birth) else { return false };
+        let session = known.session.clone().filter(|session| session.birth == birth)?;
         let is_complete = stored.is_ok() && of(&session, &known).keys().all(|digest| images.contains_key(digest));
         known.images.is_failed &= !is_complete && !self.is_full_of_detached();
         if is_complete {
@@ -191,19 +237,16 @@ impl Sharing {
         } else {
             self.due_images.lock().insert(Arc::clone(name));
         }
-        !known.images.is_failed && std::mem::take(&mut known.images.is_finish_due)
+        // it is noted again if they are not settled
+        known.images.finish_due.take()
     }
 
     /// Reads the pictures that keep paths from being finished. Returns whether none is left; otherwise the background finishes the paths.
     pub(super) async fn settle_images(&self, name: &Arc<str>) -> bool {
         let line = self.line(name);
-        let settled = self.within_timeout(None, async {
-            let known = &mut *line.known.lock().await;
-            // those that cannot be read now may be read later
-            let _ = self.read_images(known).await;
-            Ok(known.images.is_settled())
-        });
-        let is_settled = settled.await.unwrap_or(false);
+        // those that cannot be read now may be read later
+        let _ = self.read_images(&line).await;
+        let is_settled = line.known.lock().await.images.is_settled();
         if !is_settled {
             self.due_images.lock().insert(Arc::clone(name));
         }
@@ -252,36 +295,44 @@ impl Sharing {
         Ok(is_complete)
     }
 
-    /// Reads the pictures of a session of which other processes have appended references.
+    /// Reads the pictures of a session of which other processes have appended references. Turns do not wait for it.
     ///
     /// # Errors
     /// When the ledger fails. The pictures that were read before are in memory.
-    pub(super) async fn read_images(&self, known: &mut ListCache) -> Result<(), LedgerError> {
-        if !known.images.has_unread() {
-            return Ok(());
-        }
-        if self.are_images_paused() {
-            return Err(LedgerError::Unavailable("its pictures could not be read a moment ago".into()));
-        }
-        let digests: Vec<_> = known.images.unread.keys().copied().collect();
-        let mut left = &digests[..];
-        while !left.is_empty() {
-            let asked = left.len().min(AT_ONCE);
-            let read =
-                self.ledger.images(left[..asked].to_vec()).await.inspect_err(|error| self.pause_images(error))?;
-            if read.is_empty() || read.len() > asked {
+    pub(super) async fn read_images(&self, line: &Line) -> Result<(), LedgerError> {
+        let mut last = None;
+        loop {
+            let next = {
+                let mut known = line.known.lock().await;
+                let images = &mut known.images;
+                if last.is_none() && !images.has_unread() {
+                    return Ok(());
+                }
+                let next = images.next_unread(last);
+                if next.is_empty() {
+                    self.counts.images_absent.fetch_add(images.unread.len() as u64, Ordering::Relaxed);
+                    let pause = images.asked.map_or(FIRST_RETRY, |(_, pause)| (2 * pause).min(RETRY));
+                    images.asked = Some((Instant::now(), pause));
+                    return Ok(());
+                }
+                next
+            };
+            if self.are_images_paused() {
+                return Err(LedgerError::Unavailable("its pictures could not be read a moment ago".into()));
+            }
+            let (count, size) = (next.len(), next.iter().map(|image| image.size).sum());
+            let limit = self.limits.timeout + sending_time(size);
+            let read = within(limit, self.ledger.images(next.clone())).await;
+            let read = read.inspect_err(|error| self.pause_images(error))?;
+            if read.is_empty() || read.len() > count {
                 return Err(LedgerError::Unreadable("it returns other pictures than it was asked for".into()));
             }
-            let (these, after) = left.split_at(read.len());
-            left = after;
-            let these = these.to_vec();
-            let verified = tokio::task::spawn_blocking(move || verify(&these, read)).await;
+            last = Some(next[read.len() - 1].digest);
+            let verified = tokio::task::spawn_blocking(move || verify(&next, read)).await;
             let (found, damaged) = verified.map_err(|error| LedgerError::Unreadable(error.to_string().into()))?;
-            let damaged = damaged.iter().filter_map(|digest| known.images.unread.get(digest));
-            let damaged: Vec<_> = damaged.map(|unread| key(&unread.reference)).collect();
-            if !damaged.is_empty() {
-                let count = damaged.len();
-                let digest = damaged.first().map(|image| image.digest.to_string());
+            *self.images_failing.lock() = None;
+            if let Some(first) = damaged.first() {
+                let (count, digest) = (damaged.len(), first.digest.to_string());
                 tracing::error!(
                     count,
                     digest,
@@ -291,12 +342,8 @@ impl Sharing {
                 self.release_images(None, &damaged).await;
             }
             self.counts.images_read.fetch_add(found.len() as u64, Ordering::Relaxed);
-            self.supply_images(known, &found);
+            self.supply_images(&mut *line.known.lock().await, &found);
         }
-        self.counts.images_absent.fetch_add(known.images.unread.len() as u64, Ordering::Relaxed);
-        let pause = known.images.asked.map_or(FIRST_RETRY, |(_, pause)| (2 * pause).min(RETRY));
-        known.images.asked = Some((Instant::now(), pause));
-        Ok(())
     }
 
     /// Gives references of a session the bytes of pictures.
@@ -336,12 +383,20 @@ impl Sharing {
     }
 
     fn are_images_paused(&self) -> bool {
-        self.images_paused_until.lock().is_some_and(|until| Instant::now() < until)
+        self.images_failing.lock().is_some_and(|failing| Instant::now() < failing.paused_until)
+    }
+
+    /// Whether pictures have failed for so long that finished paths are returned without them.
+    pub(super) fn are_images_given_up(&self) -> bool {
+        self.images_failing.lock().is_some_and(|failing| failing.since.elapsed() >= LONGEST_WAIT)
     }
 
     /// A failure must not delay each turn.
     fn pause_images(&self, error: &LedgerError) {
-        *self.images_paused_until.lock() = Some(Instant::now() + PAUSE);
+        let now = Instant::now();
+        let failing = &mut *self.images_failing.lock();
+        let since = failing.map_or(now, |failing| failing.since);
+        *failing = Some(ImagesFailing { since, paused_until: now + PAUSE });
         if count(&self.counts.images_failed) == 0 {
             tracing::error!(%error, "pictures of shared sessions are neither stored in the ledger nor read");
         }
@@ -393,14 +448,14 @@ fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The pictures that were read, and the digests of those that are damaged.
-fn verify(digests: &[ImageDigest], read: Vec<Option<Bytes>>) -> (SessionImages, Vec<ImageDigest>) {
+/// The pictures that were read, and those that are damaged.
+fn verify(asked: &[ImageKey], read: Vec<Option<Bytes>>) -> (SessionImages, Vec<ImageKey>) {
     let (mut images, mut damaged) = (SessionImages::new(), Vec::new());
-    for (digest, bytes) in digests.iter().zip(read) {
+    for (key, bytes) in asked.iter().zip(read) {
         let Some(image) = bytes.map(Image::new) else { continue };
-        match image.digest == *digest {
-            true => drop(images.insert(*digest, Arc::new(image))),
-            false => damaged.push(*digest),
+        match image.digest == key.digest {
+            true => drop(images.insert(key.digest, Arc::new(image))),
+            false => damaged.push(*key),
         }
     }
     (images, damaged)
@@ -699,6 +754,26 @@ mod tests {
             second.settle().await;
         }
         assert_eq!((begun.elapsed(), known(&second, "t").await), (EXPECTED - FIRST_RETRY, vec![false]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn paths_do_not_wait_for_ever_and_no_later_path_is_published_with_them() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first] = processes(&ledger);
+        let published = || ledger.state().finished.values().flatten().map(|entry| entry.leaf).collect::<Vec<_>>();
+        *ledger.image_failure.lock() = Some(LedgerError::Recovering);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        let leaf = first.session("s").unwrap().latest(1)[0].about.uid;
+        first.sharing().freeze(&"s".into()).await.unwrap();
+        let begun = Instant::now();
+        // the agent goes on
+        text(&first, "s", &[3]).await;
+        while published().is_empty() {
+            tokio::time::sleep(FIRST_RETRY).await;
+            first.settle().await;
+        }
+        assert_eq!(published(), [leaf]);
+        assert!((LONGEST_WAIT..LONGEST_WAIT + 2 * PAUSE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

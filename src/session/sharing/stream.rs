@@ -228,7 +228,16 @@ impl Sharing {
         if let Some(loaded) = self.published(entry).filter(|_| read.contains(&entry.session)) {
             return Ok(Ok(loaded));
         }
-        match self.refresh(&entry.session).await {
+        let refreshed = match self.refresh_entries(&entry.session).await {
+            // a path is returned without its pictures rather than never: those after it wait for it
+            Ok(Some(line)) => match self.read_images(&line).await {
+                Err(_) if self.are_images_given_up() => Ok(()),
+                read => read,
+            },
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match refreshed {
             Ok(()) => {
                 read.insert(Arc::clone(&entry.session));
                 Ok(self.published(entry).ok_or("deleted"))

@@ -1,4 +1,4 @@
-//! Connections to one server. There are three, because `WAIT` and pictures delay all commands after them on their connection.
+//! Connections to one server. Appends and pictures have their own, because `WAIT` and pictures delay all commands after them.
 
 use std::fmt;
 use std::future::Future;
@@ -11,9 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use super::image_connection::ImageConnection;
 use super::options::{Address, TlsFiles, ValkeyOptions};
 use super::script::{self, Call};
 use super::server::Server;
@@ -32,7 +34,7 @@ pub(super) struct Connected {
     /// For appends and `WAIT`.
     pub appends: Connection,
     /// For the bytes of pictures.
-    images: Connection,
+    pub images: Arc<ImageConnection>,
     pub server: Server,
     pub address: Address,
     /// The time limit of a command.
@@ -72,7 +74,7 @@ impl Connected {
             let closed = move || drop(trouble.send(Trouble::Lost("the server closed the connection".into())));
             Connection::open(address, options, Credentials::OfServer, &mut drivers, closed).await
         };
-        let (mut commands, mut appends, images) = (open().await?, open().await?, open().await?);
+        let (mut commands, mut appends) = (open().await?, open().await?);
         let server = Server::inspect(&mut commands).await.map_err(|error| at(address, &error))?;
         server.check(in_cluster)?;
         // without it, the first append of each connection would wait twice. A user who may not load scripts may still run them
@@ -80,7 +82,7 @@ impl Connected {
         let connected = Self {
             commands,
             appends,
-            images,
+            images: Arc::new(ImageConnection::new(address, &trouble)),
             server,
             address: address.clone(),
             // it ends before that of the operation, which would otherwise leave without a report
@@ -97,13 +99,6 @@ impl Connected {
         self.limit(connection.run(call)).await.map_err(|failure| self.judge(&failure))
     }
 
-    /// Runs a script on the connection for pictures. It has no time limit: it ends when the connection is lost. The pings of the other connection
-    /// find a server that does not answer.
-    pub(super) async fn run_images(&self, call: &Call) -> Result<Value, LedgerError> {
-        let mut connection = self.images.clone();
-        connection.run(call).await.map_err(|error| self.judge(&Failure::Error(error)))
-    }
-
     /// Whether the server answers.
     pub(super) async fn ping(&self) -> Result<(), LedgerError> {
         let mut connection = self.commands.clone();
@@ -112,7 +107,7 @@ impl Connected {
 
     /// The result of `operation`, within the time limit.
     pub(super) async fn limit<T>(&self, operation: impl Future<Output = Result<T, RedisError>>) -> Result<T, Failure> {
-        match tokio::time::timeout(self.timeout, operation).await {
+        match timeout(self.timeout, operation).await {
             Ok(result) => result.map_err(Failure::Error),
             Err(_) => Err(Failure::Timeout),
         }
@@ -208,7 +203,7 @@ impl Connection {
     }
 
     /// The answer to a script, which the server need not know.
-    async fn run(&mut self, call: &Call) -> Result<Value, RedisError> {
+    pub(super) async fn run(&mut self, call: &Call) -> Result<Value, RedisError> {
         match self.send(&call.by_hash()).await {
             Err(error) if is_missing_script(&error) => self.send(&call.by_text()).await,
             result => result,

@@ -43,7 +43,7 @@ end
 local function end_uses(sessions) redis.call('ZREMRANGEBYSCORE', sessions, '-inf', string.format('%.0f', now)) end
 local function hold(sessions, member)
   local expires = string.format('%.0f', now + tonumber(ARGV[1]))
-  redis.call('ZADD', KEYS[1], expires, member)
+  if redis.call('ZADD', KEYS[1], expires, member) == 1 then total = total + cost(member) end
   -- others may use a picture for ever
   end_uses(sessions)
   redis.call('ZADD', sessions, expires, ARGV[3])
@@ -319,7 +319,6 @@ if redis.call('EXISTS', KEYS[3]) == 0 then
     return 0
   end
   redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[1])
-  total = total + cost(ARGV[4])
 end
 redis.call('PEXPIRE', KEYS[3], ARGV[1])
 hold(KEYS[4], ARGV[4])
@@ -328,16 +327,12 @@ return 1")
 }
 
 script! {
-    /// Keys: pictures. Arguments: bytes after which no more pictures are read. Returns the pictures that were read, nil for those that
-    /// do not exist.
+    /// Keys: pictures. Returns them, nil for those that do not exist.
     IMAGES,
     "#!lua flags=no-writes
-local budget = tonumber(ARGV[1])
 local images = {}
 for i = 1, #KEYS do
-  if budget <= 0 then break end
   images[i] = redis.call('GET', KEYS[i])
-  budget = budget - (images[i] and #images[i] or 0)
 end
 return images"
 }

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::random::Random;
-use crate::images::ImageDigest;
 use crate::session::Uid;
 use crate::session::ledger::memory::{MemoryLedger, State};
 use crate::session::ledger::{
@@ -297,7 +296,7 @@ impl Ledger for Connection {
         self.call(true, move |memory| memory.put_image(session, image, bytes.clone()), |is_stored, _| is_stored)
     }
 
-    fn images(&self, images: Vec<ImageDigest>) -> LedgerFuture<Vec<Option<Bytes>>> {
+    fn images(&self, images: Vec<ImageKey>) -> LedgerFuture<Vec<Option<Bytes>>> {
         self.plain(move |memory| memory.images(images.clone()))
     }
 

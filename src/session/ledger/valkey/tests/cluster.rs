@@ -108,13 +108,12 @@ async fn each_partition_is_on_its_primary_and_follows_it() {
     // one limit for the pictures of all partitions
     let images: Vec<_> = (0..3).map(|content| Image::new(vec![content; 300 << 10].into())).collect();
     let mut stored = Vec::new();
+    let key = |image: &Image| ImageKey { digest: image.digest, size: image.size };
     for image in &images {
-        let (key, bytes) = (ImageKey { digest: image.digest, size: image.size }, image.bytes.clone().unwrap());
-        stored.push(valkey.put_image(Uid::unique(), key, bytes).await.unwrap());
+        stored.push(valkey.put_image(Uid::unique(), key(image), image.bytes.clone().unwrap()).await.unwrap());
     }
     assert_eq!(stored, [true, false, false]);
-    let digests = images.iter().map(|image| image.digest).collect();
-    assert_eq!(valkey.images(digests).await.unwrap(), [images[0].bytes.clone(), None, None]);
+    assert_eq!(valkey.images(images.iter().map(key).collect()).await.unwrap(), [images[0].bytes.clone(), None, None]);
 
     // a partition moves to another node; the ledger learns it from the answer
     let session = sessions.iter().find(|session| slot(partition_of(session).to_string().as_bytes()) <= 5460).unwrap();

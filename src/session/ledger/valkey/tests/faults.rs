@@ -291,8 +291,7 @@ async fn pictures_expire_and_free_their_bytes() {
     assert_eq!((held.present, held.free), (vec![false; 3], 512 << 10));
     assert_eq!(put(2).await, Ok(true));
     assert_eq!(raw.send("ZCARD tt:{images}:x").await, redis::Value::Int(1));
-    let digests = images.iter().map(|image| image.digest).collect();
-    assert_eq!(valkey.images(digests).await, Ok(vec![None, None, images[2].bytes.clone()]));
+    assert_eq!(valkey.images(images.iter().map(key).collect()).await, Ok(vec![None, None, images[2].bytes.clone()]));
     valkey.release_images(Some(session), vec![key(&images[2])]).await.unwrap();
     for kind in ["i", "s"] {
         assert_eq!(raw.send(&format!("EXISTS {}", place(kind, 2))).await, redis::Value::Int(0));
@@ -320,17 +319,17 @@ async fn pictures_that_hang_keep_their_room() {
     let all = valkey.shared.image_room.available_permits();
 
     server.set_stopped(true);
-    let (stored, read) = tokio::join!(put(), valkey.images(vec![image.digest]));
+    let (stored, read) = tokio::join!(put(), valkey.images(vec![key]));
     assert!(matches!(stored, Err(LedgerError::Timeout(_))), "{stored:?}");
     assert!(matches!(read, Err(LedgerError::Timeout(_))), "{read:?}");
     assert!(valkey.shared.image_room.available_permits() < all, "the client still has them");
     valkey.status().expect("only a command tells that the server does not answer");
-    server.set_stopped(false);
+    // the connection is closed, though the server is still stopped
     let room = valkey.shared.image_room.acquire_many(all.try_into().unwrap()).await.unwrap();
     drop(room);
-
+    server.set_stopped(false);
     observer.until_up(1).await;
-    assert_eq!(valkey.images(vec![image.digest]).await, Ok(vec![image.bytes]));
+    assert_eq!(valkey.images(vec![key]).await, Ok(vec![image.bytes]));
 }
 
 #[tokio::test]

@@ -282,11 +282,11 @@ impl Pair {
                 self.count(if session.is_some() { "pictures released" } else { "pictures removed" });
             }
             2 => {
-                let mut left: Vec<_> = some.iter().map(|image| image.digest).collect();
+                let mut left = keys;
                 while !left.is_empty() {
                     let read = self.valkey.images(left.clone()).await.unwrap();
-                    for (digest, bytes) in left.drain(..read.len()).zip(read) {
-                        assert_eq!(self.memory.images(vec![digest]).await.unwrap(), [bytes]);
+                    for (image, bytes) in left.drain(..read.len()).zip(read) {
+                        assert_eq!(self.memory.images(vec![image]).await.unwrap(), [bytes]);
                     }
                 }
                 self.count("pictures read");

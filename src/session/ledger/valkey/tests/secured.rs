@@ -106,7 +106,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     let session = first.entries[0].uid;
     assert_eq!(valkey.put_image(session, key, image.bytes.clone().unwrap()).await, Ok(true));
     assert_eq!(valkey.hold_images(session, vec![key]).await.unwrap().present, [true]);
-    assert_eq!(valkey.images(vec![image.digest]).await, Ok(vec![image.bytes]));
+    assert_eq!(valkey.images(vec![key]).await, Ok(vec![image.bytes]));
     valkey.release_images(Some(session), vec![key]).await.unwrap();
     assert_eq!(valkey.delete(&"s".into(), first.entries[0].uid).await, Ok(true));
     let deletion = valkey.deletion(&"s".into()).await.unwrap().expect("it was deleted");

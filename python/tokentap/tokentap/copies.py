@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 
-class Copied:
+class CopyableClient:
     """A client that is copied by its settings: a copy, such as one in another process, has its own connections."""
 
     # The arguments of its construction.
