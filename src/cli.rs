@@ -2,7 +2,6 @@
 
 pub mod archive;
 pub mod check;
-pub mod completions;
 pub mod config;
 mod control;
 pub mod demo;
@@ -11,7 +10,6 @@ pub mod entropy;
 pub mod export;
 pub mod import;
 pub mod logging;
-pub mod man;
 mod progress;
 mod scale;
 pub mod score;
@@ -82,10 +80,10 @@ pub fn run() -> ExitCode {
             Ok(true)
         }
         Command::Completions(args) => {
-            completions::run(&args);
+            print(&crate::config::completions(args.shell));
             Ok(true)
         }
-        Command::Man(args) => man::run(&args).map(|()| true),
+        Command::Man(args) => crate::config::write_man_pages(&args.folder).map(|()| true),
         Command::Entropy(args) => runtime.block_on(entropy::run(*args)).map(|()| true),
         Command::Archive(args) => runtime.block_on(archive::run(&args)),
         Command::Import(args) => runtime.block_on(import::run(&args)),

@@ -5,6 +5,7 @@
 mod chat;
 mod columns;
 mod commands;
+mod description;
 mod entropy;
 mod export;
 mod interruptions;
@@ -30,6 +31,7 @@ pub use commands::{
     ArchiveArgs, ArchiveOperation, CheckArgs, CompletionsArgs, ConfigArgs, ControlPortArgs, EntropyArgs, ImportArgs,
     ManArgs, ScoreArgs, ShowArgs, TopArgs,
 };
+pub use description::{completions, write_man_pages};
 pub use entropy::{EntropyConfig, EntropyDefault, Strict};
 pub use export::{ExportArgs, ExportImages, Format};
 pub use interruptions::{InterruptionConfig, OnAbort};
@@ -57,7 +59,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// One file each in `cli/`.
+/// Those that run have one file each in `cli/`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run beside an SGLang server: agents send their requests to --listen instead

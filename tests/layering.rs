@@ -94,6 +94,8 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),
+    ("clap_complete", &["src/config/"]),
+    ("clap_mangen", &["src/config/"]),
     ("toml", &["src/config/"]),
     ("tracing_subscriber", &["src/cli/logging.rs"]),
     ("serde_path_to_error", &["src/json/decode.rs"]),
