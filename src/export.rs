@@ -31,6 +31,7 @@ mod prime_rl;
 mod repeats;
 mod rllm;
 mod row_lists;
+mod row_text;
 mod safetensors;
 mod settle;
 mod size;
@@ -99,7 +100,7 @@ pub type Annotate = Arc<dyn Fn(&Path) -> Thinking + Send + Sync>;
 /// Decodes token ids into text, special tokens included; `None` where the tokenizer fails.
 pub type Decode = Arc<dyn Fn(&[u32]) -> Option<String> + Send + Sync>;
 
-/// A tokenizer for the text columns.
+/// A tokenizer for the text of rows.
 #[derive(Clone)]
 pub struct Decoder {
     /// The name of its folder.

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::per_token::PerToken;
+use super::row_text::RowText;
 use super::safetensors::{self, Dtype, Run, Sink, Split, Tensor};
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, ExcludedLeaf, Export, ExportImages, ExportOption, Exporter, Needs, images, settle};
+use super::{Batch, Decoder, ExcludedLeaf, Export, ExportImages, ExportOption, Exporter, Needs, images, settle};
 use crate::session::{Path, Row};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
     // miles' reader refuses tensors that it does not expect
-    options: &[ExportOption::Images, ExportOption::Entropies],
+    options: &[ExportOption::Text, ExportOption::Images, ExportOption::Entropies],
     export,
 };
 
@@ -69,39 +70,51 @@ fn export(batch: Batch) -> Export {
     tensors.extend(images::distinct(&rows).iter().filter_map(Tensor::of_image));
     let metadata = [("format", "miles".to_owned()), ("refused", text::refusals(&settled.refused))];
     let nulls: &[&str] = if experts.is_some() { &TENSORS[1..] } else { &TENSORS };
-    tensors.push(samples_meta(Arc::clone(&rows), settled.refused, nulls));
+    let meta = SamplesMeta { rows: Arc::clone(&rows), refused: settled.refused, nulls, decoder: batch.decoder };
+    tensors.push(meta.tensor());
     safetensors::export(tensors, &metadata).counted(settled.tally).with_size(&rows, 0)
 }
 
-/// JSON as a tensor of bytes. Each part is generated twice, once for its length and once for the file, so that none is kept in memory.
-fn samples_meta(rows: Arc<[Row]>, refused: Vec<ExcludedLeaf>, nulls: &'static [&'static str]) -> Tensor {
-    let lengths: Box<[usize]> = (0..=rows.len()).map(|at| meta(&rows, &refused, nulls, at).len()).collect();
-    let shape = vec![lengths.iter().sum()];
-    let row = Box::new(move |at: usize, sink: Sink<'_>| sink(Run::Bytes(&meta(&rows, &refused, nulls, at))));
-    Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: Split::Each(lengths), row }
+/// The metadata of the samples: JSON as a tensor of bytes.
+struct SamplesMeta {
+    rows: Arc<[Row]>,
+    refused: Vec<ExcludedLeaf>,
+    /// The tensors that miles knows and the file lacks.
+    nulls: &'static [&'static str],
+    decoder: Option<Decoder>,
 }
 
-/// A part of the metadata: a sample, or the end after the last one. `nulls` are the tensors that miles knows and the file lacks.
-fn meta(rows: &[Row], refused: &[ExcludedLeaf], nulls: &[&str], at: usize) -> Vec<u8> {
-    let mut text = Text::after(if at == 0 { r#"{"samples":["# } else { "," });
-    if let Some(row) = rows.get(at) {
-        sample(&row.path(), nulls, &mut text);
-        return text.into_bytes();
+impl SamplesMeta {
+    /// Each part is generated twice, once for its length and once for the file, so that none is kept in memory.
+    fn tensor(self) -> Tensor {
+        let lengths: Box<[usize]> = (0..=self.rows.len()).map(|at| self.part(at).len()).collect();
+        let shape = vec![lengths.iter().sum()];
+        let row = Box::new(move |at: usize, sink: Sink<'_>| sink(Run::Bytes(&self.part(at))));
+        Tensor { name: "_samples_meta".to_owned(), dtype: Dtype::U8, shape, rows: Split::Each(lengths), row }
     }
-    let mut text = Text::after(if at == 0 { r#"{"samples":[],"# } else { "]," });
-    text.key("session_metadata").object(|text| {
-        text.key("refused").array(|list| refused.iter().for_each(|leaf| text::refusal(list, leaf)));
-    });
-    text.key("empty_reason").maybe_string(rows.is_empty().then_some("no_records"));
-    let mut bytes = text.into_bytes();
-    bytes.push(b'}');
-    bytes
+
+    /// A sample, or the end after the last one.
+    fn part(&self, at: usize) -> Vec<u8> {
+        let mut text = Text::after(if at == 0 { r#"{"samples":["# } else { "," });
+        if let Some(row) = self.rows.get(at) {
+            let path = row.path();
+            sample(&path, &RowText::decode(&path, self.decoder.as_ref()), self.nulls, &mut text);
+            return text.into_bytes();
+        }
+        let mut text = Text::after(if at == 0 { r#"{"samples":[],"# } else { "]," });
+        text.key("session_metadata").object(|text| {
+            text.key("refused").array(|list| self.refused.iter().for_each(|leaf| text::refusal(list, leaf)));
+        });
+        text.key("empty_reason").maybe_string(self.rows.is_empty().then_some("no_records"));
+        let mut bytes = text.into_bytes();
+        bytes.push(b'}');
+        bytes
+    }
 }
 
-fn sample(path: &Path, nulls: &[&str], list: &mut Text) {
+fn sample(path: &Path, row_text: &RowText, nulls: &[&str], list: &mut Text) {
     list.object(|text| {
-        // the export has tokens only
-        text.key("response").string("");
+        text.key("response").string(row_text.response().unwrap_or_default());
         text.key("response_length").integer(path.response_len());
         text.key("status").string(Status::new(path).name());
         weight_versions(path, text.key("weight_versions"));
@@ -111,7 +124,7 @@ fn sample(path: &Path, nulls: &[&str], list: &mut Text) {
         text.key("metadata").object(|text| {
             text.key("session").string(&path.session);
             text.key("leaf").integer(path.leaf().id);
-            text.key("flags").strings(facts::flags(path));
+            text.key("flags").strings(facts::flags(path).into_iter().chain(row_text.flag()));
             facts::write_turn_rewards(path, "turn_rewards", text);
             images::describe(path, text);
         });
@@ -157,7 +170,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::export::Decode;
     use crate::export::fixture::{File, SETTINGS, batch, example, rows_of, turns, with_experts, with_pictures};
+
+    #[test]
+    fn response_has_text_if_it_is_asked_for() {
+        let decode: Decode = Arc::new(|ids: &[u32]| Some(format!("{ids:?}")));
+        let decoder = Decoder { tokenizer: "t".to_owned(), model: "m".into(), decode };
+        let file = File::of(export(Batch { decoder: Some(decoder), ..example() }));
+        assert_eq!(samples_meta(&file)["samples"][0]["response"], "[4, 5, 6, 7, 8, 9]");
+    }
 
     fn samples_meta(file: &File) -> Value {
         let bytes: Vec<u8> = file.integers("_samples_meta").iter().map(|byte| u8::try_from(*byte).unwrap()).collect();

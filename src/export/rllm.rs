@@ -1,14 +1,15 @@
 //! rLLM: the `TraceRecord`s of its model gateway, one per trained call.
 
+use super::row_text;
 use super::text::{self, Text};
 use super::versions;
-use super::{Batch, Export, ExportOption, Exporter, Needs, facts, settle};
+use super::{Batch, Decoder, Export, ExportOption, Exporter, Needs, facts, settle};
 use crate::session::{Path, Row, Step, Turn};
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
     // its records are calls, which have no advantages
-    options: &[ExportOption::Entropies],
+    options: &[ExportOption::Text, ExportOption::Entropies],
     export,
 };
 
@@ -24,13 +25,14 @@ fn export(batch: Batch) -> Export {
     let calls: Vec<(usize, usize)> = rows.iter().enumerate().flat_map(steps).collect();
     let records = text::list(r#"{"samples":["#, calls.len(), move |at, text| {
         let (row, step) = calls[at];
-        text.object(|text| record(&rows[row].path(), step, text));
+        text.object(|text| record(&rows[row].path(), step, batch.decoder.as_ref(), text));
     });
     text::samples(records, text::REFUSED, settled.refused).counted(settled.tally)
 }
 
-fn record(path: &Path, step: usize, text: &mut Text) {
+fn record(path: &Path, step: usize, decoder: Option<&Decoder>, text: &mut Text) {
     let turn = &*path.steps[step].turn;
+    let response = decoder.map(|decoder| row_text::of_turn(turn, decoder)).transpose();
     let before = &path.steps[..step];
     let prompt: usize = before.iter().map(|step| step.turn.prompt.len() + step.turn.response.len()).sum();
     text.key("trace_id").string(&trace_id(path, turn));
@@ -46,7 +48,12 @@ fn record(path: &Path, step: usize, text: &mut Text) {
     });
     text.key("prompt_delta_token_ids").literal("null");
     text.key("parent_trace_id").literal("null");
-    text.key("response_message").object(|_| {});
+    text.key("response_message").object(|text| {
+        if let Ok(Some(response)) = &response {
+            text.key("role").string("assistant");
+            text.key("content").string(response);
+        }
+    });
     text.key("completion_token_ids").array(|list| list.ids(&turn.response));
     text.key("logprobs").array(|list| list.floats(&turn.logprobs));
     text.key("routing_matrices").literal("null");
@@ -58,7 +65,7 @@ fn record(path: &Path, step: usize, text: &mut Text) {
         text.key("completion").integer(turn.response.len());
     });
     text.key("timestamp").float(turn.about.started_ms as f64 / 1e3);
-    text.key("metadata").object(|text| metadata(path, &path.steps[step], text));
+    text.key("metadata").object(|text| metadata(path, &path.steps[step], response.err(), text));
     text.key("raw_request").literal("null");
     text.key("raw_response").literal("null");
 }
@@ -68,7 +75,7 @@ fn trace_id(path: &Path, turn: &Turn) -> String {
     format!("{}:{}:{}", path.session, path.version, turn.id)
 }
 
-fn metadata(path: &Path, step: &Step, text: &mut Text) {
+fn metadata(path: &Path, step: &Step, flag: Option<&str>, text: &mut Text) {
     let turn = &*step.turn;
     text.key("turn").integer(turn.id);
     text.key("leaf").integer(path.leaf().id);
@@ -83,15 +90,33 @@ fn metadata(path: &Path, step: &Step, text: &mut Text) {
     if let Some(reward) = &step.reward {
         text.key("turn_reward").value(reward);
     }
-    text.key("flags").strings(facts::flags(path));
+    text.key("flags").strings(facts::flags(path).into_iter().chain(flag));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::export::Decode;
     use crate::export::fixture::{batch, json as read, rows_of, turns};
+
+    #[test]
+    fn record_has_text_if_it_is_asked_for() {
+        let records = |model: &str| {
+            let decode: Decode = Arc::new(|ids: &[u32]| Some(format!("{ids:?}")));
+            let decoder = Decoder { tokenizer: "t".to_owned(), model: model.into(), decode };
+            read(export(Batch { decoder: Some(decoder), ..batch(rows_of(turns())) }))["samples"][1].clone()
+        };
+        let record = records("m");
+        assert_eq!(record["response_message"], json!({"role": "assistant", "content": "[7, 8, 9]"}));
+        assert!(!record["metadata"]["flags"].as_array().unwrap().contains(&json!("text_unavailable")));
+        let record = records("another");
+        assert_eq!(record["response_message"], json!({}));
+        assert!(record["metadata"]["flags"].as_array().unwrap().contains(&json!("text_unavailable")));
+    }
 
     #[test]
     fn trained_turn_is_one_record() {

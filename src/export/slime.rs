@@ -3,6 +3,7 @@
 use super::experts::RoutedExperts;
 use super::facts::{self, Status};
 use super::per_token::{self, PerToken};
+use super::row_text::RowText;
 use super::text::{self, Text};
 use super::{Batch, Export, ExportImages, ExportOption, Exporter, Needs, images, settle};
 use super::{miles, versions};
@@ -11,7 +12,13 @@ use crate::session::Path;
 
 /// The exporter.
 pub(super) const EXPORTER: Exporter = Exporter {
-    options: &[ExportOption::Advantages, ExportOption::Scores, ExportOption::Images, ExportOption::Entropies],
+    options: &[
+        ExportOption::Text,
+        ExportOption::Advantages,
+        ExportOption::Scores,
+        ExportOption::Images,
+        ExportOption::Entropies,
+    ],
     export,
 };
 
@@ -28,7 +35,7 @@ fn export(batch: Batch) -> Export {
         text.object(|text| {
             text.key("index").integer(at);
             text.key("group_index").integer(groups[at]);
-            sample(&path, batch.images, text);
+            sample(&path, &RowText::decode(&path, batch.decoder.as_ref()), batch.images, text);
             if let (true, Ok(experts)) = (has_experts, RoutedExperts::of(&path)) {
                 experts.lists(text.key("rollout_routed_experts"));
             }
@@ -37,10 +44,9 @@ fn export(batch: Batch) -> Export {
     text::samples(samples, text::REFUSED, settled.refused).counted(settled.tally).with_image_memory(image_memory)
 }
 
-fn sample(path: &Path, images: ExportImages, text: &mut Text) {
-    // the export has tokens only
-    text.key("prompt").string("");
-    text.key("response").string("");
+fn sample(path: &Path, row_text: &RowText, images: ExportImages, text: &mut Text) {
+    text.key("prompt").string(row_text.prompt().unwrap_or_default());
+    text.key("response").string(row_text.response().unwrap_or_default());
     text.key("label").literal("null");
     PerToken::Ids { pad: 0 }.list(path.segments(), "0", text.key("tokens"));
     text.key("response_length").integer(path.response_len());
@@ -63,7 +69,7 @@ fn sample(path: &Path, images: ExportImages, text: &mut Text) {
         text.key("session").string(&path.session);
         text.key("version").integer(path.version);
         text.key("leaf").integer(path.leaf().id);
-        text.key("flags").strings(facts::flags(path));
+        text.key("flags").strings(facts::flags(path).into_iter().chain(row_text.flag()));
         facts::write_turn_rewards(path, "turn_rewards", text);
         images::describe(path, text);
     });
@@ -111,10 +117,27 @@ fn teacher_logprobs(path: &Path, text: &mut Text) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
     use crate::export::fixture::{SETTINGS, batch, example, json as read, rows_of, turns, with_experts, with_pictures};
+    use crate::export::{Decode, Decoder};
+
+    #[test]
+    fn sample_has_text_if_it_is_asked_for() {
+        let texts = |model: &str| {
+            let decode: Decode = Arc::new(|ids: &[u32]| Some(format!("{ids:?}")));
+            let decoder = Decoder { tokenizer: "t".to_owned(), model: model.into(), decode };
+            let whole = read(export(Batch { decoder: Some(decoder), ..example() }));
+            let sample = &whole["samples"][0];
+            let flags = sample["metadata"]["flags"].as_array().unwrap().contains(&json!("text_unavailable"));
+            (sample["prompt"].clone(), sample["response"].clone(), flags)
+        };
+        assert_eq!(texts("m"), (json!("[1, 2, 3]"), json!("[4, 5, 6, 7, 8, 9]"), false));
+        assert_eq!(texts("another"), (json!(""), json!(""), true));
+    }
 
     #[test]
     fn row_is_one_sample() {

@@ -17,8 +17,9 @@ use arrow_schema::Field;
 use super::arrays::{Named, counts, integers, list, maybe_counts, optional, position, required, structs, texts};
 use super::turn_list::{ClientJson, turns};
 use super::{ComputedColumns, SCHEMA_VERSION};
-use crate::export::per_token::{self, PerToken, numbers};
-use crate::export::{Decoder, ExportImages, PathColumn, entry, facts, images};
+use crate::export::per_token::{PerToken, numbers};
+use crate::export::row_text::RowText;
+use crate::export::{ExportImages, PathColumn, entry, facts, images};
 use crate::session::{AdapterSpan, Path, PathImage, Segment, Span, TokenAdvantages};
 
 /// The limit of the data of a row's token columns, in bytes.
@@ -262,42 +263,6 @@ fn computed_columns(rows: &[Path], computed: &ComputedColumns) -> [Named; 4] {
         optional("think_closed", thinking.iter().map(|thinking| thinking.closed).collect::<BooleanArray>()),
         optional("high_entropy_share", numbers(|thinking| thinking.high_entropy_share)),
     ]
-}
-
-/// The text of a row.
-enum RowText {
-    /// The export has no text columns.
-    NotRequested,
-    /// The tokenizer is that of another model, or fails.
-    Unavailable,
-    Decoded {
-        prompt: String,
-        response: String,
-    },
-}
-
-impl RowText {
-    fn decode(row: &Path, decoder: Option<&Decoder>) -> Self {
-        let Some(Decoder { model, decode, .. }) = decoder else { return Self::NotRequested };
-        if row.steps.iter().any(|step| *step.turn.about.model != **model) {
-            return Self::Unavailable;
-        }
-        let response: Vec<u32> = per_token::response(row).flat_map(|segment| segment.ids).copied().collect();
-        let decoded = decode(per_token::prompt(row)).zip(decode(&response));
-        decoded.map_or(Self::Unavailable, |(prompt, response)| Self::Decoded { prompt, response })
-    }
-
-    fn prompt(&self) -> Option<&str> {
-        if let Self::Decoded { prompt, .. } = self { Some(prompt) } else { None }
-    }
-
-    fn response(&self) -> Option<&str> {
-        if let Self::Decoded { response, .. } = self { Some(response) } else { None }
-    }
-
-    fn flag(&self) -> Option<&'static str> {
-        matches!(self, Self::Unavailable).then_some("text_unavailable")
-    }
 }
 
 fn text_columns(rows: &[RowText]) -> [Named; 2] {

@@ -482,7 +482,7 @@ pub struct ExportRequest {
     /// miles: adds entropies, in tensors that its own reader does not expect.
     #[prost(bool, tag = "8")]
     pub entropies: bool,
-    /// jsonl, arrow and parquet: fills the text columns. The tokenizer of chats must be loaded.
+    /// jsonl, arrow, parquet, slime, miles and rllm: adds the text of prompts and responses. The tokenizer of chats must be loaded.
     #[prost(bool, tag = "9")]
     pub text: bool,
     /// The classes of turns that are trained: `main`, `subagent`, `compaction`, `auxiliary`, `unlabelled`, `all`. The default is main, subagent
