@@ -21,6 +21,7 @@ from .routes import Ids, Json, Texts
 from .samples import Format, SampleOptions, Samples
 from .stream import Decoder, Delta, Deltas
 from .timeouts import Timeouts
+from .trajectories import Trajectories
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -190,7 +191,7 @@ class AsyncClient(CopyableClient):
         """See `Client.session`."""
         return await self.send(routes.session(name, version))
 
-    async def trajectories(self, session: str, version: int | None = None) -> Json:
+    async def trajectories(self, session: str, version: int | None = None) -> Trajectories:
         """See `Client.trajectories`."""
         return await self.send(routes.trajectories(session, version))
 

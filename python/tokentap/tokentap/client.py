@@ -20,6 +20,7 @@ from .routes import Ids, Json, Texts
 from .samples import Format, SampleOptions, Samples
 from .stream import Decoder, Delta, Deltas
 from .timeouts import Timeouts
+from .trajectories import Trajectories
 from .transport import Connections
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class Client(CopyableClient):
         """The summary of a session and the `list` of its turns."""
         return self.send(routes.session(name, version))
 
-    def trajectories(self, session: str, version: int | None = None) -> Json:
+    def trajectories(self, session: str, version: int | None = None) -> Trajectories:
         """A session's `trajectories`, by default of the last frozen version.
 
         `token_ids`, `loss_mask`, `logprobs` and `entropy` of a path have one entry for each token of prompt and

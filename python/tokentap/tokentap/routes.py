@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from .call import Call, Reply, encoded, target
@@ -17,6 +17,7 @@ from .images import Image
 from .members import split
 from .retry import Rule, of_change, of_generation
 from .samples import Samples
+from .trajectories import Trajectories
 
 Json = dict[str, Any]
 Texts = str | Sequence[str]
@@ -113,9 +114,13 @@ def session(name: str, version: int | None) -> Call[Json]:
     return Call("GET", target("v1", "sessions", name, version=version), Reply.json)
 
 
-def trajectories(name: str, version: int | None) -> Call[Json]:
+def trajectories(name: str, version: int | None) -> Call[Trajectories]:
     """`GET /v1/sessions/{id}/trajectories`."""
-    return Call("GET", target("v1", "sessions", name, "trajectories", version=version), Reply.json)
+
+    def read(reply: Reply) -> Trajectories:
+        return cast("Trajectories", reply.json())
+
+    return Call("GET", target("v1", "sessions", name, "trajectories", version=version), read)
 
 
 def image(name: str, sha256: str) -> Call[Image]:
