@@ -259,7 +259,7 @@ async fn option_changes_the_file_or_is_refused() {
             }
         }
     }
-    assert_eq!((accepted, refused), (33, 79), "formats and options");
+    assert_eq!((accepted, refused), (36, 76), "formats and options");
 }
 
 #[tokio::test(flavor = "multi_thread")]
