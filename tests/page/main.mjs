@@ -2,7 +2,7 @@
 
 import { closed } from "./browser.mjs";
 import { pictures, pixels } from "./pictures.mjs";
-import { access, keyboard, token } from "./using.mjs";
+import { access, history, keyboard, token } from "./using.mjs";
 import { big } from "./big.mjs";
 import { frames } from "./frames.mjs";
 import { compare, measurements, without } from "./comparing.mjs";
@@ -11,7 +11,7 @@ import { exported, hostile, names } from "./hostile.mjs";
 import { grouping, samples } from "./sampled.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, live, export: exported, hostile, names, pictures, pixels, big, frames, compare, without, measurements, samples, grouping, find, odd, link, filter, adapters, keyboard, access, token };
+const CHECKS = { opens, texts, live, export: exported, hostile, names, pictures, pixels, big, frames, compare, without, measurements, samples, grouping, find, odd, link, filter, adapters, history, keyboard, access, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);

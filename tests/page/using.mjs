@@ -16,6 +16,44 @@ async function shown(tap, more = {}) {
   return { ...view, session, leaf, total };
 }
 
+/** Back and Forward walk through the sessions and turns that were opened. */
+export async function history() {
+  const tap = await demo();
+  try {
+    await generate(tap, "another", { text: "The sea", sampling_params: { max_new_tokens: 12 } });
+    const { page, faults, session, leaf, total } = await shown(tap);
+    const at = async (hash) => {
+      await page.waitForFunction((wanted) => location.hash === wanted, hash);
+      const [name, turn] = [decodeURIComponent(hash.split("/")[1]), hash.split("/")[2]];
+      await page.waitForFunction((wanted) => document.querySelector("#sessions [aria-current=true]")?.dataset.session === wanted, name);
+      await page.waitForFunction((wanted) => document.querySelector(`#forest [data-turn="${wanted}"]`)?.ariaCurrent === "true", turn);
+    };
+    const [first, second] = [`#/${session}/${leaf}`, "#/another/0"];
+    await at(first);
+    await page.click("#sessions [data-session=another]");
+    await at(second);
+    await page.click(`#sessions [data-session=${session}]`);
+    await page.waitForFunction(() => document.querySelectorAll("#forest [data-turn]").length > 1);
+    const third = await page.evaluate(() => location.hash);
+    const other = await page.evaluate((open) => [...document.querySelectorAll("#forest [data-turn]")].map((node) => node.dataset.turn).find((turn) => `#/lamp-story/${turn}` !== open), third);
+    await page.click(`#forest [data-turn="${other}"]`);
+    await page.waitForFunction((wanted) => location.hash !== wanted, third);
+    const fourth = await page.evaluate(() => location.hash);
+    await page.goBack();
+    await page.waitForFunction((wanted) => location.hash === wanted, third);
+    await page.goBack();
+    await at(second);
+    await page.goBack();
+    await at(first);
+    for (let count = 0; count < 3; count++) await page.goForward();
+    await page.waitForFunction((wanted) => location.hash === wanted, fourth);
+    assert.deepEqual(faults, []);
+    return `${total} tokens, four entries of the history back and forward`;
+  } finally {
+    await tap.stop();
+  }
+}
+
 /** All functions can be used with the keyboard alone. */
 export async function keyboard() {
   const tap = await demo();

@@ -29,7 +29,7 @@ export function parse(hash) {
 
 /** The fragment of an address. */
 export function format(address) {
-  const path = ({ session, leaf }) => `${encodeURIComponent(session)}/${leaf}`;
+  const path = ({ session, leaf }) => `${encodeURIComponent(session)}${leaf === null ? "" : `/${leaf}`}`;
   const token = (address.at ?? -1) >= 0 ? `/${address.at}` : "";
   if (address.view === "compare") return `#compare/${path(address.left)}/${path(address.right)}${token}`;
   if (address.view === "group") return `#group/${encodeURIComponent(address.session)}/${address.turn}${address.listed ? "/listed" : ""}`;

@@ -5,7 +5,7 @@ import { Alignment } from "./alignment.js";
 import { get } from "./api.js";
 import { adapterOf, epochOf, facts, text } from "./details.js";
 import { classesOf, legend, signed } from "./difference.js";
-import { element, numbers, part } from "./element.js";
+import { amount, count, element, numbers, part } from "./element.js";
 import { label } from "./glyph.js";
 import { copy } from "./link.js";
 import { differences, markDifference } from "./plot.js";
@@ -18,7 +18,6 @@ const NAMES = { left: "A", right: "B" };
 /** The maximum number of characters of a name from an engine or a trainer. */
 const NAME = 60;
 
-const count = (value) => value.toLocaleString("en");
 
 export class CompareView {
   #opening = new AbortController();
@@ -142,7 +141,7 @@ export class CompareView {
       ["mean difference", `${signed(means.difference)} nats`],
       ["B higher", compared.length ? `${shown((100 * compared.filter((at) => alignment.difference[at] > 0).length) / compared.length, 1)} %` : null],
       ["no difference", lacking ? `${count(lacking)} positions` : null],
-      ["one turn of both", common ? `${count(common)} tokens, not compared` : null],
+      ["one turn of both", common ? `${amount(common, "token")}, not compared` : null],
       ["mean of all of A", `${shown(whole[0])} nats`],
       ["mean of all of B", `${shown(whole[1])} nats`],
     ]), ...[
@@ -247,5 +246,5 @@ function about(side, of, trajectory) {
   const { head } = trajectory;
   const policies = [...new Set(head.policy.map((span) => [`epoch ${epochOf(span)}`, ...[span.version, span.weight_version].filter(Boolean).map((one) => label(one, NAME)), ...(span.adapter ? [`adapter ${adapterOf(span)}`] : [])].join(", ")))];
   const model = head.turns.at(-1)?.model;
-  return [element("strong", {}, `${side} `), name(of), element("span", { class: "sub num" }, [policies.join("; ") || "policy unknown", model ? label(model, NAME) : null, `${count(trajectory.total)} tokens`].filter(Boolean).join(" · "))];
+  return [element("strong", {}, `${side} `), name(of), element("span", { class: "sub num" }, [policies.join("; ") || "policy unknown", model ? label(model, NAME) : null, amount(trajectory.total, "token")].filter(Boolean).join(" · "))];
 }

@@ -1,6 +1,6 @@
 // The details of a token and the summary of a path, as text and numbers.
 
-import { element, numbers } from "./element.js";
+import { amount, count, element, numbers } from "./element.js";
 import { label, lines } from "./glyph.js";
 import { methodOf } from "./measured.js";
 import { UNKNOWN } from "./trajectory.js";
@@ -121,18 +121,17 @@ export function about(trajectory, survey) {
   const leaf = head.turns.at(-1);
   const epochs = [...new Set(head.policy.map(epochOf))];
   const trained = head.segments.reduce((sum, segment) => sum + (segment.loss_mask ? segment.end - segment.start : 0), 0);
-  const count = (value) => value.toLocaleString("en");
   const inPictures = trajectory.pictures.reduce((sum, { start, end }) => sum + end - start, 0);
   const sources = [...new Set(head.turns.map((turn) => methodOf(turn.measured)).filter(Boolean))];
   return numbers([
     ["tokens", count(trajectory.total)],
     ["sampled", count(survey.sampled.length)],
-    ["pictures", inPictures ? `${count(trajectory.pictures.length)}, ${count(inPictures)} tokens` : null],
+    ["pictures", inPictures ? `${count(trajectory.pictures.length)}, ${amount(inPictures, "token")}` : null],
     ["trained here", trajectory.live ? null : count(trained)],
     ["mean entropy", `${shown(survey.mean)} nats`],
     ["spikes", `${count(survey.spikes.length)} from ${shown(survey.threshold)} nats`],
     ["above 0.672 nats", Number.isFinite(head.high_entropy_share) ? `${shown(100 * head.high_entropy_share, 1)} %` : null],
-    ["thinking", head.think_token_count ? `${count(head.think_token_count)} tokens${head.think_closed ? "" : ", not closed"}` : head.think ? "none" : null],
+    ["thinking", head.think_token_count ? `${amount(head.think_token_count, "token")}${head.think_closed ? "" : ", not closed"}` : head.think ? "none" : null],
     ["its mean entropy", Number.isFinite(head.think_entropy_mean) ? `${shown(head.think_entropy_mean)} nats` : null],
     ["measured", sources.join(", ") || null],
     ["finish", leaf?.finish_reason ? label(leaf.finish_reason, NAME) : null],

@@ -32,3 +32,9 @@ export function numbers(pairs) {
 export function part(id) {
   return document.getElementById(id);
 }
+
+/** A number in groups of three digits. */
+export const count = (value) => value.toLocaleString("en");
+
+/** A number of things, such as "1 token"; `one` is the noun in singular, and its plural ends in s. */
+export const amount = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;

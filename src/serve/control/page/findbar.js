@@ -1,12 +1,11 @@
 // The search field above the tokens.
 
-import { element, part } from "./element.js";
+import { count, element, part } from "./element.js";
 import { find } from "./find.js";
 
 /** Milliseconds between the last key and the search. */
 const PAUSE = 120;
 
-const count = (value) => value.toLocaleString("en");
 
 export class FindBar {
   #matches = [];

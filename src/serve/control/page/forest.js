@@ -1,6 +1,6 @@
 // The turns of a session as a forest. A turn that continues another is drawn below it; a branch is indented and shows its cause.
 
-import { element, part } from "./element.js";
+import { amount, element, part } from "./element.js";
 import { label } from "./glyph.js";
 import { GROWS } from "./sessions.js";
 import { shown, step } from "./scale.js";
@@ -40,7 +40,7 @@ export class Forest {
       branches.reverse().forEach((branch) => waiting.push({ turn: branch, depth: depth + 1, isBranch: true }));
     }
     const live = running.map((sequence) => element("li", {}, element("button", { type: "button", class: "row", onclick: () => this.onFollow(sequence) },
-      element("span", { class: "name live" }, "running"), element("span", { class: "sub num" }, `${sequence.tokens.toLocaleString("en")} tokens so far`))));
+      element("span", { class: "name live" }, "running"), element("span", { class: "sub num" }, `${amount(sequence.tokens, "token")} so far`))));
     const all = chosen ? chosen.size : list.length;
     const left = all - rows.length;
     const text = left > 0 ? `${left.toLocaleString("en")} more turns are not drawn.` : chosen ? `${all.toLocaleString("en")} of ${list.length.toLocaleString("en")} turns` : "";
@@ -60,7 +60,7 @@ export class Forest {
     const bad = turn.fault ? element("span", { class: "fault" }, turn.fault.replaceAll("_", " ")) : null;
     return element("li", { class: "turn" }, element("span", { class: "rails", "aria-hidden": "true" }, rails),
       element("button", { type: "button", class: "row", "data-turn": turn.turn, "aria-current": String(open.has(turn.turn)), onclick: () => this.onOpen(this.leafOf(turn.turn), turn.turn) },
-        element("span", { class: "name" }, `turn ${turn.turn} `, why, role), element("span", { class: "sub num" }, element("span", {}, `${turn.sampled_tokens.toLocaleString("en")} tokens`), pictures(turn.images), mean, who, bad)));
+        element("span", { class: "name" }, `turn ${turn.turn} `, why, role), element("span", { class: "sub num" }, element("span", {}, amount(turn.sampled_tokens, "token")), pictures(turn.images), mean, who, bad)));
   }
 
   /** The leaf that is reached from `turn` by following the last child each time. */

@@ -32,8 +32,8 @@ const samples = new SamplesView({
   onOpen: ({ session, leaf }) => go({ view: "path", session, leaf, at: null }, true),
   onCompare: (left, right) => go({ view: "compare", left, right, at: null }, true), onBack: back,
 });
-const sessions = new Sessions((session) => openSession(session));
-const forest = new Forest((leaf, turn) => openPath(leaf, { turn }), (sequence) => follow(sequence));
+const sessions = new Sessions((session) => go({ view: "path", session, leaf: null, at: null }, true));
+const forest = new Forest((leaf, turn) => openTurn(leaf, turn), (sequence) => follow(sequence));
 const filter = new Filter(() => filtered());
 const views = { path: view, compare, group: samples };
 
@@ -94,6 +94,12 @@ async function openSession(session, leaf = null, at = null) {
   } catch (error) {
     view.problem(error);
   }
+}
+
+/** Opens a path that the user has chosen in the list of turns. */
+function openTurn(leaf, turn) {
+  push({ view: "path", session: open.session, leaf, at: null });
+  return openPath(leaf, { turn });
 }
 
 async function openPath(leaf, { turn = null, at = null } = {}) {

@@ -2,7 +2,7 @@
 
 import { replace } from "./address.js";
 import { about, card, tip } from "./details.js";
-import { element, part } from "./element.js";
+import { amount, count, element, part } from "./element.js";
 import { file, save } from "./exported.js";
 import { FindBar } from "./findbar.js";
 import { label } from "./glyph.js";
@@ -15,7 +15,6 @@ import { Trajectory, UNKNOWN } from "./trajectory.js";
 /** The number of tokens whose texts are fetched before anything is shown. */
 const FIRST = 2048;
 
-const count = (value) => value.toLocaleString("en");
 
 export class PathView {
   #opening = new AbortController();
@@ -123,7 +122,7 @@ export class PathView {
       if (this.trajectory !== trajectory) this.#begin(trajectory);
       this.isWhole = true;
       part("export").disabled = false;
-      this.announce(`${count(trajectory.total)} tokens, ${count(this.survey.spikes.length)} entropy spikes.`);
+      this.announce(`${amount(trajectory.total, "token")}, ${count(this.survey.spikes.length)} entropy spikes.`);
       if (at !== null && at >= trajectory.total) this.announce(`This path has no token ${count(at + 1)}.`);
       if (turn !== null && this.sheet.chosen < 0) this.#toTurn(turn);
     } catch (error) {
@@ -147,7 +146,7 @@ export class PathView {
         if (wasAtEnd && this.sheet.chosen < 0) this.sheet.toEnd();
       }
       if (!finished) return;
-      this.announce(`The generation has ended: ${count(trajectory.loaded)} tokens.`);
+      this.announce(`The generation has ended: ${amount(trajectory.loaded, "token")}.`);
       await this.onEnd(session, rid);
     };
     this.#follower = new Follower({ rid, index }, trajectory, onTokens);
@@ -180,7 +179,7 @@ export class PathView {
     const { head, live, loaded, total } = trajectory;
     const facts = [
       live ? "running" : `path to turn ${head.leaf}`, `mean ${shown(survey.mean)} nats`, `${count(survey.spikes.length)} spikes`,
-      head.think_token_count ? `thinking ${count(head.think_token_count)} tokens, mean ${shown(head.think_entropy_mean)} nats` : null,
+      head.think_token_count ? `thinking ${amount(head.think_token_count, "token")}, mean ${shown(head.think_entropy_mean)} nats` : null,
       loaded < total ? `${count(loaded)} of ${count(total)} tokens read` : null, texts.problem || null,
     ];
     part("about").replaceChildren(...facts.filter(Boolean).map((fact, at) => element(at ? "span" : "strong", { class: !at && live ? "live" : "num" }, fact)));

@@ -2,7 +2,7 @@
 // whose header declares too many pixels.
 
 import { getBytes } from "./api.js";
-import { element, part } from "./element.js";
+import { amount, count, element, part } from "./element.js";
 import { isShown, sizeOf } from "./pixels.js";
 
 /** The bytes above which a picture is fetched on request only. */
@@ -12,7 +12,6 @@ const PIXELS = 40_000_000;
 /** The longest side of a thumbnail in pixels, and the number of thumbnails that are kept. */
 const [SIDE, KEPT] = [480, 64];
 
-const count = (value) => value.toLocaleString("en");
 
 /** A number of bytes, as text. */
 export function size(bytes) {
@@ -22,7 +21,7 @@ export function size(bytes) {
 
 /** What identifies a picture and its tokens, as a list of texts. */
 export function captions({ start, end, sha256, media_type: type, bytes }) {
-  const place = end - start === 1 ? `1 token, ${count(end)}` : `${count(end - start)} tokens, ${count(start + 1)} to ${count(end)}`;
+  const place = end - start === 1 ? `1 token, ${count(end)}` : `${amount(end - start, "token")}, ${count(start + 1)} to ${count(end)}`;
   return [`${type}, ${size(bytes)}`, `sha256 ${sha256.slice(0, 12)}…`, place];
 }
 

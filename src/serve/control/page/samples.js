@@ -4,7 +4,7 @@ import { replace } from "./address.js";
 import { get, post } from "./api.js";
 import { policyName } from "./details.js";
 import { signed } from "./difference.js";
-import { element, part } from "./element.js";
+import { amount, count, element, part } from "./element.js";
 import { label } from "./glyph.js";
 import { MOST, before, each, pathsFrom, samplesElsewhere, samplesOf, sessionOf } from "./group.js";
 import { copy } from "./link.js";
@@ -25,7 +25,6 @@ const KINDS = 3;
 
 const ESTIMATORS = { grpo: { estimator: "grpo" }, "grpo-mean": { estimator: "grpo", normalize_std: false }, egpo: { estimator: "egpo" } };
 
-const count = (value) => value.toLocaleString("en");
 
 /** The columns: title, value for the order, and whether it is a number. */
 const COLUMNS = [
@@ -99,7 +98,7 @@ export class SamplesView {
       await this.#advantages();
       await this.#entropies(signal);
       this.#draw();
-      this.announce(`${count(this.rows.length)} samples of one prompt.`);
+      this.announce(`${amount(this.rows.length, "sample")} of one prompt.`);
     } catch (error) {
       if (error.name === "AbortError" || signal.aborted) return;
       say(`Reading failed: ${error.message}`);
@@ -214,7 +213,7 @@ export class SamplesView {
     const sessions = new Set(rows.map((row) => row.session)).size;
     const isGroup = stats && stats.samples.length > 1;
     const facts = [
-      `${count(rows.length)} ${rows.length === 1 ? "sample" : "samples"} of one prompt`, sessions > 1 ? `${sessions} sessions` : `turn ${this.of.turn} of ${label(this.of.session, NAME)}`, `prompt ${count(this.prompt)} tokens`,
+      `${count(rows.length)} ${rows.length === 1 ? "sample" : "samples"} of one prompt`, sessions > 1 ? `${sessions} sessions` : `turn ${this.of.turn} of ${label(this.of.session, NAME)}`, `prompt ${amount(this.prompt, "token")}`,
       isGroup ? `mean reward ${shown(stats.mean)}, standard deviation ${shown(stats.std)}` : rewarded.length ? null : "no rewards",
     ];
     part("group-about").replaceChildren(...facts.filter(Boolean).map((fact, at) => element(at ? "span" : "strong", { class: "num" }, fact)));
@@ -224,10 +223,10 @@ export class SamplesView {
     const notes = [
       this.problem, this.left ? `${count(this.left)} more samples are not shown. The advantages are those of the shown samples alone.` : "",
       this.gone ? `${count(this.gone)} samples could not be read.` : "",
-      this.long ? `${count(this.long)} samples are beyond the ${count(TOKENS)} tokens that are read for entropies.` : "",
+      this.long ? `${count(this.long)} samples are beyond the ${amount(TOKENS, "token")} that are read for entropies.` : "",
       stats && !isGroup ? "One sample with a reward is no group: the server returns the reward as its advantage." : "",
       kinds.length > 1 ? `The mean entropies are not of one kind: ${kinds.slice(0, KINDS).join("; ")}${kinds.length > KINDS ? ` and ${count(kinds.length - KINDS)} more` : ""}.` : "",
-      rewarded.length && without ? `${count(without)} of ${count(rows.length)} samples ${without === 1 ? "has" : "have"} no reward. The advantages are those of the others.` : "",
+      rewarded.length && without ? `${count(without)} of ${amount(rows.length, "sample")} ${without === 1 ? "has" : "have"} no reward. The advantages are those of the others.` : "",
       unexported && rows.every((row) => row.total) ? `${count(unexported)} samples with a reward end no row of an export, so they have no advantage.` : "",
       isGroup && stats.std === 0 ? "All rewards are equal: every advantage is 0, and the group trains nothing." : "",
       this.large ? `The server's reply has about ${Math.ceil(this.large / 1e6)} MB: advantages are computed on request.` : "",

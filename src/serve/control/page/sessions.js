@@ -1,7 +1,7 @@
 // The list of sessions, the newest first, with a search by name.
 
 import { get } from "./api.js";
-import { element, part } from "./element.js";
+import { amount, element, part } from "./element.js";
 import { label } from "./glyph.js";
 
 /** The number of sessions of a page. */
@@ -64,6 +64,7 @@ export class Sessions {
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const focused = document.activeElement?.closest?.("#sessions button")?.dataset.session;
+    list.closest("nav").style.setProperty("--rows", this.rows.length);
     list.replaceChildren(...this.rows.map((row) => element("li", {}, this.#row(row))));
     if (!this.rows.length && this.next === null) list.append(element("li", { class: "sub" }, part("search").value ? "No session with this name." : "No sessions yet."));
     part("more").hidden = this.next === null;
@@ -77,16 +78,16 @@ export class Sessions {
     return element("button", { type: "button", class: "row", "data-session": row.session, "aria-current": String(row.session === this.chosen), onclick: () => this.onOpen(row.session) },
       element("span", { class: `name${row.running ? " live" : ""}` }, label(row.session, 128)),
       element("span", { class: "sub num" }, facts.filter(Boolean).map((fact) => element("span", {}, fact)),
-        faults ? element("span", { class: "fault" }, some(faults, "fault", "faults")) : null, row.running ? element("span", {}, "running") : null));
+        faults ? element("span", { class: "fault" }, some(faults, "fault")) : null, row.running ? element("span", {}, "running") : null));
   }
 
   #facts(row) {
     const forks = Object.entries(row.causes).reduce((sum, [cause, count]) => sum + (GROWS.has(cause) ? 0 : count), 0);
-    return [some(row.turns, "turn", "turns"), `${row.sampled_tokens.toLocaleString("en")} tokens`, some(forks, "fork", "forks"), age(row.created_ms)];
+    return [some(row.turns, "turn"), amount(row.sampled_tokens, "token"), some(forks, "fork"), age(row.created_ms)];
   }
 }
 
-const some = (count, one, more) => (count ? `${count.toLocaleString("en")} ${count === 1 ? one : more}` : null);
+const some = (count, one) => (count ? amount(count, one) : null);
 
 /** Sessions that have a running sequence and no turn yet. */
 function beginning(running, names, search) {
