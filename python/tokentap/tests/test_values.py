@@ -28,6 +28,13 @@ def test_rows_are_a_table(do: Either, demo: Demo, session: str, format: str, kin
     table = getattr(do(demo, "samples", [session], format), kind)()
     assert len(table) == 1
     assert table["session"][0] in (session, pytest.importorskip("pyarrow").scalar(session))
+    (row,) = do(demo, "samples", [session], "jsonl").json()
+    assert list(table.column_names if kind == "arrow" else table.columns) == list(row)
+    cell = table["logprobs"][0]
+    values = cell.as_py() if kind == "arrow" else list(cell)
+    # pandas has NaN for null
+    assert [None if value is None or value != value else pytest.approx(value) for value in values] == row["logprobs"]
+    assert row["logprobs"][:2] == [None, None], "the row begins with a prompt"
 
 
 def test_a_format_without_columns_is_no_table(do: Either, demo: Demo, session: str) -> None:

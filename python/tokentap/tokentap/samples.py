@@ -125,9 +125,10 @@ class Samples:
 
             return pyarrow.parquet.read_table(io.BytesIO(self.body))
         if self.format == "jsonl":
-            import pyarrow.json
+            import pyarrow
 
-            return pyarrow.json.read_json(io.BytesIO(self.body))
+            # pyarrow.json leaves out the nulls at the start of a list, so that logprobs belong to other tokens
+            return pyarrow.Table.from_pylist(self.json())
         raise ValueError(f"{self.format} has no columns, but jsonl, arrow, parquet and images have")
 
     def pandas(self) -> pandas.DataFrame:
@@ -139,7 +140,8 @@ class Samples:
         import polars
 
         if self.format == "jsonl":
-            return polars.read_ndjson(io.BytesIO(self.body))
+            # read_ndjson does not keep the order of the columns
+            return polars.from_dicts(self.json(), infer_schema_length=None)
         return polars.from_arrow(self.arrow())
 
     def _file(self) -> File:
