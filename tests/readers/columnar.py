@@ -151,7 +151,8 @@ def read_polars(folder):
     for name, frame in frames.items():
         need(frame.schema == (texts if name == "jsonl" else types), "%s has other types: %s", name, frame.schema)
     inferred = read_ndjson(at["jsonl"], infer_schema_length=None)
-    need(inferred.columns == schema.names, "without a schema jsonl has the columns %s", inferred.columns)
+    # without a schema polars does not keep the order of more than 32 columns (pola-rs/polars#23023)
+    need(sorted(inferred.columns) == sorted(schema.names), "without a schema jsonl has the columns %s", inferred.columns)
     return "%d rows" % agree({name: frame.to_arrow() for name, frame in frames.items()})
 
 

@@ -39,7 +39,7 @@ def screenshot(width, height, seed):
 def converse(client, processor, session, pictures):
     """A turn for each group of pictures; returns the ids that were sent and sampled."""
     encode = processor.tokenizer.encode
-    frame = [processor.vision_start_token_id, processor.image_token_id, processor.vision_end_token_id]
+    frame = encode("<|vision_start|><|image_pad|><|vision_end|>")
     ids, sent = [], []
     for group in pictures:
         ids += encode("<|im_start|>user\n")

@@ -41,7 +41,6 @@ async def main() -> None:
     await agent.run("Write a note.", Host(), AgentContext())
 
 
-WORK.mkdir()
 # a tmux server for this run only
 os.environ["TMUX_TMPDIR"] = str(Path.home())
 try:
