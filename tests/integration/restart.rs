@@ -127,7 +127,9 @@ async fn log_of_an_earlier_schema_is_refused_and_stays_as_it_is() {
     // the file of the previous schema differs in its first line, and in its records
     let path = segments(&dir).remove(0);
     let mut bytes = std::fs::read(&path).unwrap();
-    let text = String::from_utf8(bytes[..48].to_vec()).unwrap().replace("tokentap-log 7", "tokentap-log 2");
+    let text = String::from_utf8(bytes[..48].to_vec()).unwrap();
+    assert!(text.contains("tokentap-log 8"), "{text}");
+    let text = text.replace("tokentap-log 8", "tokentap-log 2");
     bytes[..58].copy_from_slice(format!("{text} {:08x}\n", crc32c::crc32c(text.as_bytes())).as_bytes());
     std::fs::write(&path, &bytes).unwrap();
     let expected = format!(
