@@ -20,6 +20,9 @@ pub enum Error {
     /// The client may not send this request, or has reached a limit of its session.
     #[error("{message}")]
     Forbidden { message: String },
+    /// The session has a frozen version, and the request would change what is final then.
+    #[error("{message}")]
+    Frozen { message: String },
     /// The route does not have this method.
     #[error("{message}")]
     MethodNotAllowed { message: String },
@@ -83,6 +86,7 @@ impl Error {
             Self::BadRequest { .. } => StatusCode::BAD_REQUEST,
             Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::Frozen { .. } => StatusCode::CONFLICT,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -103,6 +107,7 @@ impl Error {
             Self::BadRequest { .. } => "bad_request",
             Self::Unauthorized { .. } => "unauthorized",
             Self::Forbidden { .. } => "forbidden",
+            Self::Frozen { .. } => "frozen",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::RequestTimeout { .. } => "request_timeout",
             Self::TooLarge { .. } => "too_large",

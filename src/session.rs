@@ -5,6 +5,7 @@
 //! the engine. This module does not depend on HTTP, and never tokenises text.
 
 mod chat;
+mod conditions;
 mod error;
 mod forest;
 mod ids;
@@ -20,10 +21,12 @@ mod sharing;
 mod snapshot;
 mod state;
 mod store;
+mod tags;
 mod turn;
 mod view;
 
 pub use chat::{CallerKey, Chat, Digest, ParseOptions, SharedItems, StoredItem, StoredRequest};
+pub use conditions::{Conditions, FieldValue, InvalidConditions, SessionFacts, SessionField};
 pub use error::SessionError;
 use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
@@ -47,6 +50,7 @@ pub use state::{Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };
+pub use tags::{InvalidTags, MOST_TAGS, Tags};
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,
     SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata, UnexpandedPath,

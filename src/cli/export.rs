@@ -15,6 +15,7 @@ use crate::cli::progress::{self, Progress};
 use crate::cli::serve::Signals;
 use crate::config::ExportArgs;
 use crate::export::{Lack, RowCounts};
+use crate::session::Conditions;
 use sidecar::Sidecar;
 use target::Target;
 
@@ -45,6 +46,12 @@ impl Chunks {
             Self::Remote(body) => body.chunk().await,
         }
     }
+}
+
+/// The conditions of `--where`.
+fn conditions(args: &ExportArgs) -> Result<Option<Conditions>, String> {
+    let parsed = args.r#where.as_deref().map(Conditions::parse).transpose();
+    parsed.map_err(|error| format!("--where: {error}"))
 }
 
 /// Writes the file. If the export fails, an existing file is unchanged.

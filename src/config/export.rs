@@ -117,6 +117,9 @@ pub struct ExportArgs {
     /// Sessions to export; without it all
     #[arg(long, env = "TOKENTAP_SESSION", value_name = "ID", value_delimiter = ',')]
     pub session: Vec<String>,
+    /// Conditions that exported sessions meet, such as step=17,turns>3: tags and members of GET /v1/sessions
+    #[arg(long, env = "TOKENTAP_WHERE", value_name = "LIST", conflicts_with = "session")]
+    pub r#where: Option<String>,
     /// Version of the sessions; without it the last frozen one, else the open one
     // without an environment variable: too many images have a TOKENTAP_VERSION that means something else
     #[arg(long, value_name = "N")]

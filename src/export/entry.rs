@@ -34,6 +34,9 @@ pub(super) fn outcome(path: &Path, extras: bool, annotate: Option<&Annotate>, te
     text.key("finish_reason").maybe_string(path.leaf().about.finish.as_deref());
     text.key("flags").strings(facts::flags(path));
     text.key("reward").value(facts::raw_reward(path));
+    if !path.tags.is_empty() {
+        text.key("tags").value(&path.tags.json());
+    }
     text.key("turns").array(|list| path.steps.iter().for_each(|step| list.object(|text| turn(step, extras, text))));
     for (name, value) in annotate.iter().flat_map(|annotate| annotate(path).members()) {
         text.key(name).foreign(&value);

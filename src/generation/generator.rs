@@ -26,7 +26,7 @@ use super::uncaptured::UncapturedGenerations;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};
 use crate::error::Error;
-use crate::session::{Policy, Sessions};
+use crate::session::{Policy, SessionError, Sessions};
 
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -128,6 +128,7 @@ impl Generator {
         let records = self.context.settings.records;
         if records {
             self.context.settings.session.check(&self.sessions, &call.session, source.turns())?;
+            check_tags(&self.sessions, &call)?;
         }
         let session = HeaderValue::try_from(&*call.session).ok().filter(|_| records);
         let mut generation = match source {
@@ -223,4 +224,15 @@ fn has_ids(event: &EventKind) -> bool {
         EventKind::Failed(_) => true,
         EventKind::Done | EventKind::Unparsed(_) | EventKind::Trailers(_) | EventKind::Refused(_) => false,
     }
+}
+
+/// Checks the tags that a call gives to its session.
+fn check_tags(sessions: &Sessions, call: &ClientCall) -> Result<(), Error> {
+    sessions.check_call_tags(&call.session, &call.tags).map_err(|error| {
+        let message = format!("session {:?}: {error}", call.session);
+        match error {
+            SessionError::TagsFrozen => Error::Frozen { message },
+            _ => Error::BadRequest { message },
+        }
+    })
 }

@@ -16,7 +16,7 @@ use crate::engine::sglang::request::{GenerateRequest, PerItem};
 use crate::engine::sglang::routes::Route;
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::engine::transport::client::UpstreamCall;
-use crate::session::{Chat, Labels};
+use crate::session::{Chat, Labels, Tags};
 
 /// A request's id, set once it is known.
 pub(crate) type RequestId = OnceLock<Arc<str>>;
@@ -212,6 +212,8 @@ pub struct ClientCall {
     pub is_named: bool,
     /// The labels of its turns; `None` without a signal.
     pub labels: Option<Arc<Labels>>,
+    /// The tags that its session gets with its first turn.
+    pub tags: Tags,
     /// What its headers tell tokentap.
     pub signals: ClientSignals,
     /// How the events are accessed.

@@ -49,11 +49,20 @@ fn unescape(token: &str) -> Option<String> {
     Some(name)
 }
 
-/// Percent-decodes a path or a part of one, or the fragment of a URL.
+/// Percent-decodes a path or a part of one, or the fragment of a URL. Bytes that are not UTF-8 become U+FFFD.
 #[must_use]
 pub(crate) fn percent_decode(text: &str) -> Cow<'_, str> {
+    match percent_decode_bytes(text) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+/// Percent-decodes a text, which may become other bytes than UTF-8.
+#[must_use]
+pub(crate) fn percent_decode_bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.contains('%') {
-        return Cow::Borrowed(text);
+        return Cow::Borrowed(text.as_bytes());
     }
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -64,7 +73,7 @@ pub(crate) fn percent_decode(text: &str) -> Cow<'_, str> {
         out.push(escaped.unwrap_or(byte));
         rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
-    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+    Cow::Owned(out)
 }
 
 #[cfg(test)]

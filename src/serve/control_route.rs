@@ -26,7 +26,7 @@ const ENTROPY: ControlRoute =
     ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
 
 /// The routes below `/v1/`.
-pub(crate) static ROUTES: [ControlRoute; 15] = [
+pub(crate) static ROUTES: [ControlRoute; 16] = [
     ENTROPY,
     ControlRoute { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
@@ -43,6 +43,7 @@ pub(crate) static ROUTES: [ControlRoute; 15] = [
     ControlRoute { pattern: "/v1/sessions/{id}/images/{sha256}", methods: &[Method::GET], query: &[] },
     ControlRoute { pattern: "/v1/sessions/{id}/freeze", methods: &[Method::POST], query: &[] },
     ControlRoute { pattern: "/v1/sessions/{id}/reward", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/sessions/{id}/tags", methods: &[Method::PUT], query: &[] },
     ControlRoute {
         pattern: "/v1/trajectories",
         methods: &[Method::GET],

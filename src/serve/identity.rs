@@ -1,4 +1,4 @@
-//! Finds the session that a call belongs to.
+//! Finds the session that a call belongs to, and the tags that the call gives it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use crate::api::client_headers::{CLAUDE_CODE_SESSION, CODEX_SESSIONS, SESSION_AFFINITY, session_in_user_id};
 use crate::config::{Config, SessionSource};
 use crate::engine::rid;
-use crate::engine::sglang::request::{SessionName, SessionNames};
+use crate::engine::sglang::request::{LONGEST_TAGS, SESSION_TAGS, SessionName, SessionNames};
 use crate::error::Error;
-use crate::json::percent_decode;
+use crate::json::{percent_decode, percent_decode_bytes};
 use crate::serve::proxy::Proxy;
-use crate::session::{LONGEST_NAME, is_name, routing_key};
+use crate::session::{InvalidTags, LONGEST_NAME, Tags, is_name, routing_key};
 
 /// Replaces a JSON value that is not a string. The spaces make it an invalid name.
 const NO_STRING: &str = "a value that is not a string";
@@ -29,6 +29,23 @@ pub(crate) struct Identity {
     pub explicit: bool,
     /// The field whose invalid name was ignored. Set only if the call has no other name.
     pub ignored: Option<&'static str>,
+    /// The tags that the call gives it.
+    pub tags: Tags,
+}
+
+/// Why the session of a call is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidIdentity {
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error("{source_name}: {error}")]
+    Tags { source_name: &'static str, error: InvalidTags },
+}
+
+impl From<InvalidIdentity> for Error {
+    fn from(invalid: InvalidIdentity) -> Self {
+        Self::bad_request(invalid.to_string())
+    }
 }
 
 /// A value that is not a valid session name.
@@ -69,32 +86,48 @@ enum NameSource {
 }
 
 impl Identity {
-    /// Finds the session of a call: the first name in the order path, headers, query, body. Empty values are ignored.
+    /// Finds the session of a call: the first name in the order path, headers, query, body. Empty values are ignored. Of tags with the same
+    /// name the first counts, in the same order.
     ///
     /// # Errors
-    /// [`InvalidName`] if the first name is invalid and its field is only for session names. Without recording, names are not checked,
-    /// because they are not used.
+    /// [`InvalidIdentity`] if the first name is invalid and its field is only for session names, or a tag is invalid. Without recording,
+    /// names and tags are not checked, because they are not used.
     pub(crate) fn find(
         config: &Config,
         path: Option<&Arc<str>>,
         query: Option<&str>,
         headers: &HeaderMap,
         body: Option<&SessionNames>,
+    ) -> Result<Self, InvalidIdentity> {
+        let mut identity = Self::find_session(config, path, query, headers, body)?;
+        if config.sessions.record {
+            identity.tags = find_tags(query, headers, body)?;
+        }
+        Ok(identity)
+    }
+
+    fn find_session(
+        config: &Config,
+        path: Option<&Arc<str>>,
+        query: Option<&str>,
+        headers: &HeaderMap,
+        body: Option<&SessionNames>,
     ) -> Result<Self, InvalidName> {
+        let found = |session, explicit, ignored| Self { session, explicit, ignored, tags: Tags::default() };
         if let Some(session) = path {
-            return Ok(Self { session: Arc::clone(session), explicit: true, ignored: None });
+            return Ok(found(Arc::clone(session), true, None));
         }
         let mut ignored = None;
         for candidate in candidates(config, query, headers, body).filter(|candidate| !candidate.value.is_empty()) {
             let Candidate { value, source } = candidate;
             match source {
-                _ if is_name(&value) => return Ok(Self { session: (&*value).into(), explicit: true, ignored: None }),
+                _ if is_name(&value) => return Ok(found((&*value).into(), true, None)),
                 NameSource::Shared(field) => ignored = ignored.or(Some(field)),
                 NameSource::Dedicated(name) if config.sessions.record => return Err(InvalidName::new(&value, name)),
                 NameSource::Dedicated(_) => {}
             }
         }
-        Ok(Self { session: rid::fresh(), explicit: false, ignored })
+        Ok(found(rid::fresh(), false, ignored))
     }
 
     /// Counts an ignored name, and logs the first one of each field.
@@ -127,6 +160,34 @@ const SESSION_HEADERS: [(HeaderName, &str); 2] = [
 
 /// The header that SGLang's router routes by.
 const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key");
+
+/// The header with the tags of the session.
+pub(crate) const TAGS_HEADER: HeaderName = HeaderName::from_static("x-tokentap-tags");
+
+/// The tags of a call. Most calls have none, which takes no memory.
+fn find_tags(query: Option<&str>, headers: &HeaderMap, body: Option<&SessionNames>) -> Result<Tags, InvalidIdentity> {
+    let mut tags = Tags::default();
+    let mut add = |source_name, parsed: Result<Tags, InvalidTags>| {
+        let refused = |error| InvalidIdentity::Tags { source_name, error };
+        tags = parsed.and_then(|more| more.with(&tags)).map_err(refused)?;
+        Ok::<(), InvalidIdentity>(())
+    };
+    if headers.keys().any(|name| *name == TAGS_HEADER) {
+        for value in headers.get_all(TAGS_HEADER) {
+            add("the header x-tokentap-tags", Tags::parse_list(value.as_bytes()))?;
+        }
+    }
+    for (name, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
+        if name == SESSION_TAGS {
+            add("the query member session_tags", Tags::parse_list(&percent_decode_bytes(value)))?;
+        }
+    }
+    if let Some(text) = body.and_then(|body| body.tags.as_deref()) {
+        let parsed = if text.len() > LONGEST_TAGS { Err(InvalidTags::too_long()) } else { Tags::parse_json(text) };
+        add("the body member session_tags", parsed)?;
+    }
+    Ok(tags)
+}
 
 /// Adds the header by which a router sends the calls of a session to one engine, unless the client sent it.
 pub(crate) fn add_routing_key(headers: &mut HeaderMap, session: &str) {

@@ -1,5 +1,7 @@
 //! Why a request for a session cannot be served.
 
+use super::MOST_TAGS;
+
 /// Why a request for a session cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
@@ -18,6 +20,14 @@ pub enum SessionError {
          take a reward as groups[].samples[].reward"
     )]
     Frozen,
+    /// A version is frozen, and its exports have the tags.
+    #[error("the session has a frozen version, so its tags are final; tag a session before it is frozen")]
+    TagsFrozen,
+    /// The session has this number of tags, and no room for those of a call.
+    #[error(
+        "the session has {0} tags, and with those of the call more than {MOST_TAGS}; replace them by PUT /v1/sessions/{{id}}/tags"
+    )]
+    TooManyTags(usize),
     /// The session has been deleted or evicted in the meantime.
     #[error("the session was evicted or deleted")]
     EvictedSession,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Turn, TurnImage};
+use super::{Tags, Turn, TurnImage};
 use crate::columns::Column;
 use crate::images::Image;
 
@@ -20,6 +20,8 @@ pub struct Path {
     pub reward: Option<Arc<serde_json::Value>>,
     /// A generation of this session was not recorded.
     pub incomplete: bool,
+    /// The tags of the session.
+    pub tags: Tags,
     /// What the export adds.
     pub marks: ExportMarks,
 }
@@ -74,7 +76,8 @@ impl Path {
     /// A path without a reward and without the marks of an export.
     #[must_use]
     pub fn new(session: Arc<str>, version: u32, steps: Vec<Step>) -> Self {
-        Self { session, version, steps, reward: None, incomplete: false, marks: ExportMarks::default() }
+        let (tags, marks) = (Tags::default(), ExportMarks::default());
+        Self { session, version, steps, reward: None, incomplete: false, tags, marks }
     }
 }
 

@@ -132,6 +132,7 @@ impl Session {
                 return state.reward(Reward { version, scope, value: reward });
             }
             Change::Scored(scores) => return state.score(scores),
+            Change::Tags(tags) => return state.set_tags(tags),
             Change::Freeze { turns } => {
                 state.fill(self.birth, turns);
                 // concurrent freezes may be in the log in the reverse order

@@ -15,7 +15,7 @@ use super::scores::TurnScores;
 use super::sharing::{SharedLedger, Sharing, SharingCounts};
 use super::state::{Frozen, Session};
 use super::store::{CommittedTurn, EvictedSession, NoObserver, Store, StoreLimits, StoreObserver};
-use super::{RewardTarget, is_name};
+use super::{RewardTarget, Tags, is_name};
 use crate::long_work::offload;
 pub use call::{Call, Turns};
 pub use finished::{
@@ -186,6 +186,32 @@ impl Sessions {
                 set.map_err(|error| self.unknown_or(name, error))?;
                 Ok((self.existing(name)?, Ack::done()))
             }
+        }
+    }
+
+    /// Replaces the tags of a session. Setting those that it has changes nothing, also after a freeze.
+    ///
+    /// # Errors
+    /// When the session is unknown or was removed, has a frozen version, or the ledger did not confirm the tags.
+    pub async fn set_tags(&self, name: &str, tags: &Tags) -> Result<Ack, SessionError> {
+        match &self.backend {
+            Backend::Local(store) => store.set_tags(&*self.existing(name)?, tags),
+            Backend::Shared(sharing) => {
+                let set = sharing.set_tags(&name.into(), tags).await;
+                set.map_err(|error| self.unknown_or(name, error))?;
+                Ok(Ack::done())
+            }
+        }
+    }
+
+    /// Checks that a call may add these tags to a session, as far as this process knows it.
+    ///
+    /// # Errors
+    /// [`SessionError::TagsFrozen`], [`SessionError::TooManyTags`].
+    pub fn check_call_tags(&self, name: &str, tags: &Tags) -> Result<(), SessionError> {
+        match tags.is_empty() {
+            true => Ok(()),
+            false => self.session(name).map_or(Ok(()), |session| session.state().check_call_tags(tags)),
         }
     }
 

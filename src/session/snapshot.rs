@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::error::SessionError;
 use super::state::{PER_LOCK, Session};
 use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
-use super::{Path, RewardScope, Turn, TurnSelection};
+use super::{Path, RewardScope, Tags, Turn, TurnSelection};
 use crate::columns::Column;
 pub use row::{ExcludedLeaf, Row};
 
@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub is_frozen: bool,
     /// A generation was not recorded.
     pub incomplete: bool,
+    /// The tags of the session.
+    pub tags: Tags,
     turns: Vec<Arc<Turn>>,
     /// The turns that its rows train.
     trained: TrainedTurns,
@@ -41,6 +43,8 @@ pub struct Snapshot {
 /// A summary of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
+    /// The name.
+    pub session: Arc<str>,
     /// The start of the session: milliseconds since 1970.
     pub created_ms: u64,
     /// Its turns.
@@ -61,6 +65,8 @@ pub struct Summary {
     pub running: u32,
     /// The bytes that the session takes.
     pub bytes: u64,
+    /// Its tags.
+    pub tags: Tags,
 }
 
 impl Session {
@@ -97,6 +103,7 @@ impl Session {
                 version,
                 is_frozen: version <= frozen,
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
+                tags: state.tags.clone(),
                 turns: Vec::new(),
                 trained: TrainedTurns::new(&[], selection),
                 rewards: HashMap::new(),
@@ -168,6 +175,7 @@ impl Session {
         let state = self.state();
         let counts = state.forest.counts();
         Summary {
+            session: Arc::clone(&self.id),
             created_ms: state.created_ms,
             turns: state.forest.turns().len(),
             sampled_tokens: counts.sampled_tokens,
@@ -178,6 +186,7 @@ impl Session {
             incomplete: state.incomplete.is_some(),
             running: state.running,
             bytes: state.size(),
+            tags: state.tags.clone(),
         }
     }
 }
@@ -310,6 +319,7 @@ impl Snapshot {
             version: path.version,
             is_frozen: false,
             incomplete: path.incomplete,
+            tags: path.tags.clone(),
             trained: TrainedTurns::new(&turns, TurnSelection::default()),
             turns,
             rewards,

@@ -17,8 +17,8 @@ use super::scores::SessionScores;
 use super::turn::{Draft, SessionImages};
 use super::view::upwards;
 use super::{
-    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Turn, TurnKey,
-    Uid, UnexpandedPath,
+    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Tags, Turn,
+    TurnKey, Uid, UnexpandedPath,
 };
 use crate::images::{Image, ImageDigest};
 pub use coverage::RecordedPrefix;
@@ -62,6 +62,7 @@ pub(super) struct State {
     pub(super) frozen: Vec<u32>,
     pub(super) rewards: Rewards,
     pub(super) scores: SessionScores,
+    pub(super) tags: Tags,
     /// The version that was open when a generation was not recorded.
     pub(super) incomplete: Option<u32>,
     /// A call was marked as the last.
@@ -117,6 +118,41 @@ impl State {
             return Err(SessionError::NoTurn(self.forest.next_id()));
         }
         Ok(self.open_version())
+    }
+
+    /// Whether the tags would change. They are final once a version is frozen, so that its exports stay the same.
+    ///
+    /// # Errors
+    /// [`SessionError::TagsFrozen`].
+    pub(super) fn changes_tags(&self, tags: &Tags) -> Result<bool, SessionError> {
+        match self.tags != *tags {
+            true if !self.frozen.is_empty() => Err(SessionError::TagsFrozen),
+            changes => Ok(changes),
+        }
+    }
+
+    /// Checks that a call may set these tags.
+    ///
+    /// # Errors
+    /// [`SessionError::TagsFrozen`], [`SessionError::TooManyTags`].
+    pub(super) fn check_call_tags(&self, tags: &Tags) -> Result<(), SessionError> {
+        if !self.tags.lacks(tags) {
+            Ok(())
+        } else if !self.frozen.is_empty() {
+            Err(SessionError::TagsFrozen)
+        } else if !self.tags.has_room_for(tags) {
+            Err(SessionError::TooManyTags(self.tags.len()))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Replaces all tags. Returns the bytes by which the session grows.
+    pub(super) fn set_tags(&mut self, tags: Tags) -> i64 {
+        let (new, before) = (tags.bytes() as u64, self.tags.bytes() as u64);
+        self.tags = tags;
+        self.bytes = (self.bytes + new).saturating_sub(before);
+        i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
     /// The bytes of the session with its pictures, which other sessions may have too.
@@ -185,9 +221,16 @@ impl State {
         }
     }
 
-    /// Adds a placed turn. It takes `shared` bytes less, because other turns have the same values. Returns the bytes that it takes.
+    /// Adds a placed turn, and its tags to those of the session. It takes `shared` bytes less, because other turns have the same values.
+    /// Returns the bytes that it takes.
     pub(super) fn push(&mut self, turn: Arc<Turn>, shared: u64) -> u64 {
-        let bytes = turn.bytes().saturating_sub(shared) + self.forest.push(turn);
+        let tags = self.tags.merged(&turn.about.tags).map_or(0, |tags| {
+            // shorter values give nothing back, so that the bytes of a turn are never negative
+            let grown = tags.bytes().saturating_sub(self.tags.bytes());
+            self.tags = tags;
+            grown as u64
+        });
+        let bytes = turn.bytes().saturating_sub(shared) + tags + self.forest.push(turn);
         self.bytes += bytes;
         bytes
     }
@@ -252,6 +295,12 @@ impl Session {
     #[must_use]
     pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
+    }
+
+    /// Its tags.
+    #[must_use]
+    pub fn tags(&self) -> Tags {
+        self.state().tags.clone()
     }
 
     /// The picture of its turns with this digest, if its bytes are known.
@@ -350,6 +399,9 @@ impl Session {
     /// The turn that the draft becomes if it is added next.
     pub(super) fn place(&self, state: &mut State, mut draft: Draft) -> Turn {
         let id = state.forest.next_id();
+        if !state.frozen.is_empty() || !state.tags.lacks(&draft.about.tags) {
+            draft.about.tags = Tags::default();
+        }
         let (parent, cause, prompt) = match &draft.prompt {
             Some(prompt) => {
                 let chat = draft.about.chat.as_mut();

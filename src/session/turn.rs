@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Labels, RequestClass, Span, Uid};
+use super::{Chat, Labels, RequestClass, Span, Tags, Uid};
 use crate::columns::{Column, ColumnFault};
 use crate::named_enum::named_enum;
 pub use fault::Fault;
@@ -98,6 +98,8 @@ pub struct TurnMetadata {
     pub chat: Option<Box<Chat>>,
     /// The client and the purpose of the request; `None` without a signal. The samples of a request share them.
     pub labels: Option<Arc<Labels>>,
+    /// The tags of its call, which the session gets with the turn; none that the session had before.
+    pub tags: Tags,
     /// Requested members of `meta_info` by name that are no token columns, as JSON text: routed experts, hidden states, top-k rows, prompt
     /// logprobs. A payload that could not be read as a column is one of them.
     pub extras: BTreeMap<Box<str>, Box<str>>,
@@ -143,7 +145,7 @@ impl TurnMetadata {
         let missing: usize = self.missing_columns.keys().map(|name| name.len() + 64).sum();
         let columns: usize = self.columns.iter().map(Column::bytes).sum::<usize>() + missing;
         let images = self.images.as_ref().map_or(0, |images| images.bytes());
-        let lists = extras + spans + images + 4 * self.supersedes.len();
+        let lists = extras + spans + images + self.tags.bytes() + 4 * self.supersedes.len();
         (size_of::<Turn>() + ALLOCATIONS + 4 * arrays + columns + texts + lists) as u64
     }
 

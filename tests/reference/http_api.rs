@@ -134,7 +134,11 @@ impl Page {
         let url = if url.contains(['?', '&']) { format!("'{url}'") } else { url };
         let request = operation.get("requestBody").and_then(|body| body.get("content")?.get("application/json"));
         let body = request.and_then(|media| media.get("example"));
-        let method = if method == "GET" || body.is_some() { String::new() } else { format!(" -X {method}") };
+        let method = if method == "GET" || (method == "POST" && body.is_some()) {
+            String::new()
+        } else {
+            format!(" -X {method}")
+        };
         let data = body.map(|body| format!(" -H 'content-type: application/json' -d '{}'", compact(body)));
         let reply = reply.as_str().map_or_else(|| compact(reply), |text| text.trim_end().to_owned());
         write!(self.out, "\n```console\n$ curl -s{method} {url}{headers}{}\n{reply}\n```\n", data.unwrap_or_default())

@@ -13,7 +13,7 @@ use crate::api::to_json;
 use crate::chat::message::{ContentPart, Message, MessageToolCall};
 use crate::chat::{Conversation, quoted};
 use crate::engine::capabilities::Capabilities;
-use crate::engine::sglang::request::GenerateRequest;
+use crate::engine::sglang::request::{GenerateRequest, SESSION_TAGS};
 use crate::json::{Cursor, MemberWriter, Object, Value};
 
 /// Top-level members of a /generate request that a chat does not need: the engine's endpoint sets them, or tokentap reads them only.
@@ -26,6 +26,7 @@ const OMITTED: &[&str] = &[
     "reasoning",
     "session_id",
     "_proxy_session_id",
+    SESSION_TAGS,
     "return_entropy",
     "entropy_options",
 ];

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Chunks, ExportSource, ExportSummary};
+use super::{Chunks, ExportSource, ExportSummary, conditions};
 use crate::cli::import::check_log;
 use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
@@ -25,6 +25,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
     let selection = TurnSelection { classes, resumed: args.train_resumed };
     let exclusions =
         Exclusions::parse(args.exclude.iter().map(String::as_str)).map_err(|error| format!("--exclude: {error}"))?;
+    let conditions = conditions(args)?;
     let store = Sessions::new(StoreLimits::UNLIMITED);
     let mut names = SessionNames::default();
     let failed = |error| format!("--data-dir: {error}");
@@ -36,7 +37,10 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
     let found = log::read(dir, restore).map_err(failed)?;
     progress.clear();
     check_log(dir, &found)?;
-    let sessions = select(&store, &args.session)?;
+    let mut sessions = select(&store, &args.session)?;
+    if let Some(conditions) = conditions {
+        sessions.retain(|session| conditions.accept(&session.summary()));
+    }
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {
         shape: Shape {

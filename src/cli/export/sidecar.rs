@@ -6,12 +6,13 @@ use bytes::Bytes;
 use reqwest::Response;
 use reqwest::header::{self, HeaderMap};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Chunks, ExportSource, ExportSummary};
+use super::{Chunks, ExportSource, ExportSummary, conditions};
 use crate::cli::control::{ControlClient, percent_encoded};
 use crate::config::ExportArgs;
 use crate::engine::transport::failure::innermost;
+use crate::session::{Conditions, FieldValue, SessionFacts, SessionField};
 
 /// The number of sessions in a page of the list.
 const PAGE_SIZE: usize = 1000;
@@ -34,6 +35,37 @@ struct Page {
 #[derive(Deserialize)]
 struct SessionEntry {
     session: String,
+    /// The other members; only those of the list itself if no process that was asked has read the session.
+    #[serde(flatten)]
+    members: Map<String, Value>,
+}
+
+impl SessionFacts for SessionEntry {
+    fn field(&self, field: SessionField) -> Option<FieldValue<'_>> {
+        let member = || self.members.get(field.name());
+        match field {
+            SessionField::Session => Some(FieldValue::Text((&*self.session).into())),
+            _ => match member()? {
+                Value::Number(number) => number.as_f64().map(FieldValue::Number),
+                Value::Bool(flag) => Some(FieldValue::Text(flag.to_string().into())),
+                Value::String(text) => Some(FieldValue::Text(text.into())),
+                // counts by name
+                Value::Object(counts) => Some(FieldValue::Number(counts.values().filter_map(Value::as_f64).sum())),
+                Value::Null | Value::Array(_) => None,
+            },
+        }
+    }
+
+    fn tag(&self, name: &str) -> Option<&str> {
+        self.members.get("tags")?.get(name)?.as_str()
+    }
+}
+
+impl SessionEntry {
+    /// Whether another process has the session, and the one that was asked has not read it.
+    fn is_unread(&self) -> bool {
+        !self.members.contains_key(SessionField::Turns.name())
+    }
 }
 
 impl ExportBody {
@@ -50,7 +82,11 @@ impl Sidecar {
 
     /// Requests the export. The body of the reply is read later.
     pub(super) async fn open(&self, args: &ExportArgs) -> Result<ExportSource, String> {
-        let sessions = if args.session.is_empty() { self.sessions().await? } else { args.session.clone() };
+        let conditions = conditions(args)?;
+        let sessions = match args.session.is_empty() {
+            true => self.sessions(conditions.as_ref()).await?,
+            false => args.session.clone(),
+        };
         let count = sessions.len();
         let body = request_body(args, sessions)?.to_string();
         let reply = self.0.post("/v1/samples", body).await?;
@@ -59,8 +95,9 @@ impl Sidecar {
         Ok(ExportSource { length, chunks: Chunks::Remote(ExportBody(reply)), summary })
     }
 
-    /// Returns the names of all sessions. Requests the list page by page. A shared session that is used meanwhile is listed again.
-    async fn sessions(&self) -> Result<Vec<String>, String> {
+    /// Returns the names of all sessions that meet the conditions. Requests the list page by page. A shared session that is used meanwhile
+    /// is listed again.
+    async fn sessions(&self, conditions: Option<&Conditions>) -> Result<Vec<String>, String> {
         let (mut names, mut known) = (Vec::new(), HashSet::new());
         let mut after: Option<String> = None;
         loop {
@@ -68,8 +105,17 @@ impl Sidecar {
                 after.as_deref().map(|after| format!("&after={}", percent_encoded(after))).unwrap_or_default();
             let target = format!("/v1/sessions?limit={PAGE_SIZE}{after_it}");
             let page: Page = self.0.get(&target).await?;
-            let listed = page.sessions.into_iter().map(|entry| entry.session);
-            names.extend(listed.filter(|name| known.insert(name.clone())));
+            for mut entry in page.sessions {
+                if !known.insert(entry.session.clone()) {
+                    continue;
+                }
+                if conditions.is_some() && entry.is_unread() {
+                    entry = self.0.get(&format!("/v1/sessions/{}", percent_encoded(&entry.session))).await?;
+                }
+                if conditions.is_none_or(|conditions| conditions.accept(&entry)) {
+                    names.push(entry.session);
+                }
+            }
             let next = match page.next {
                 Value::Null => return Ok(names),
                 Value::String(text) => text,

@@ -20,6 +20,7 @@ pub use field::PerItem;
 pub use images::{ImageData, ImageError, ImageItem};
 pub use prompt::{IdShape, Ids, Texts};
 pub use sampling::{CustomParams, PLUGIN_SWITCH, SamplingParams};
+pub(crate) use session::{LONGEST_TAGS, SESSION_TAGS};
 pub use session::{SessionName, SessionNames};
 pub use session_params::SessionParams;
 
@@ -45,7 +46,7 @@ pub struct GenerateRequest {
     pub other_media: bool,
     /// The range of `text`.
     pub text_span: Option<Range<usize>>,
-    /// Members that may name a session.
+    /// Members that name or tag the session.
     pub sessions: SessionNames,
     /// `session_params`, unless it continues nothing.
     pub session_params: Option<SessionParams>,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::columns::{COLUMNS, SAMPLING_MASK_AT};
 use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::sglang::forcing::{ForcingFacts, forces};
-use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem, byte_order_mark};
+use crate::engine::sglang::request::{FLAT, GenerateRequest, PLUGIN_SWITCH, PerItem, SESSION_TAGS, byte_order_mark};
 use crate::json::{Cursor, Edit, Object, Splice};
 
 /// What a request gains besides the plan of its items.
@@ -61,7 +61,7 @@ pub(crate) fn unforced(original: Bytes, rid: Option<&str>) -> Bytes {
 
 /// Removes tokentap's own members, and sets the request id.
 fn adapt(edit: &mut Edit<'_>, rid: Option<&str>) {
-    edit.remove(|key| key.is("entropy_options") || key.is("_proxy_session_id"));
+    edit.remove(|key| key.is("entropy_options") || key.is("_proxy_session_id") || key.is(SESSION_TAGS));
     if let Some(rid) = rid {
         edit.set_with("rid", rid.len() + 2, |out| {
             out.push(b'"');

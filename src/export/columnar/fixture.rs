@@ -15,7 +15,7 @@ use crate::export::fixture::{add_picture, batch, rows_of, turns};
 use crate::export::{Batch, ExcludedLeaf};
 use crate::images::Image;
 use crate::session::{
-    AdapterSpan, Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass,
+    AdapterSpan, Cause, Chat, Dialect, EntropyMethod, Labels, ReplyChange, ReplyChanges, RequestClass, Tags,
 };
 
 fn column(name: &str, number: NumberType, tokens: Range<i32>, shape: Shape, data: &'static [u8]) -> Column {
@@ -75,6 +75,7 @@ pub(crate) fn rich() -> Batch {
     let mut rows = rows_of(turns);
     rows[1].reward = Some(Arc::new(value!({"style": 3})));
     rows.iter_mut().for_each(|row| row.incomplete = true);
+    rows.iter_mut().for_each(|row| row.tags = Tags::parse_list(b"step=17,task=x").expect("they are valid"));
     rows.iter_mut().for_each(|row| row.steps[0].reward = Some(Arc::new(value!(0.25))));
     rows[1].steps[1].reward = Some(Arc::new(value!({"style": 4})));
     let mut batch = batch(rows);
@@ -86,6 +87,7 @@ pub(crate) fn rich() -> Batch {
 pub(crate) const ROWS: &str = r#"[
   {
     "schema_version": 2, "row_key": "00000000000000000000000000000001", "session": "s", "version": 0, "leaf": 1, "labels": null,
+    "tags": "{\"step\":\"17\",\"task\":\"x\"}",
     "token_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9], "loss_mask": [0, 0, 0, 1, 1, 0, 1, 1, 1],
     "logprobs": [null, null, null, null, -1.0, null, -0.5, -1.0, -1.5],
     "entropy": [null, null, null, 0.25, 0.5, null, 0.25, 0.5, 0.75],
@@ -135,6 +137,7 @@ pub(crate) const ROWS: &str = r#"[
   },
   {
     "schema_version": 2, "row_key": "00000000000000000000000000000002", "session": "s", "version": 0, "leaf": 2, "labels": null,
+    "tags": "{\"step\":\"17\",\"task\":\"x\"}",
     "token_ids": [1, 2, 3, 4, 5, 10, 11], "loss_mask": [0, 0, 0, 0, 0, 0, 1],
     "logprobs": [null, null, null, null, -1.0, null, -0.5],
     "entropy": [null, null, null, 0.25, 0.5, null, null],

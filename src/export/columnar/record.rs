@@ -54,9 +54,15 @@ fn whole(rows: &[Path]) -> Vec<Named> {
         required("session", StringArray::from_iter_values(rows.iter().map(|row| &*row.session))),
         required("version", integers(rows.iter().map(|row| row.version))),
         required("leaf", integers(rows.iter().map(|row| row.leaf().id))),
-        // reserved: no request names labels yet
+        // reserved since the first version of the schema
         texts("labels", rows.iter().map(|_| None)),
+        optional("tags", rows.iter().map(tags).collect::<StringArray>()),
     ]
+}
+
+/// The tags of the session as JSON text.
+fn tags(row: &Path) -> Option<String> {
+    (!row.tags.is_empty()).then(|| row.tags.json().to_string())
 }
 
 /// The columns with one item per token, and the lengths.

@@ -200,6 +200,7 @@ impl Generator {
         context.labels = call.labels.clone();
         context.engine = self.context.engines.single();
         let mut recorded = session::Call::new(Arc::clone(&self.sessions), Arc::clone(&call.session));
+        recorded.set_tags(call.tags.clone());
         if call.signals.is_last {
             recorded.mark_last();
         }

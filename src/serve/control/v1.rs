@@ -70,6 +70,7 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         }
         ["sessions", id, "images", digest] => images::show(proxy, id, digest),
         ["sessions", id, "freeze"] => sessions::freeze(proxy, id).await,
+        ["sessions", id, "tags"] => sessions::set_tags(proxy, id, request).await,
         ["sessions", id, _] => sessions::reward(proxy, id, request).await,
         ["requests"] => offload(move || Ok(running::list(&owned, &query))).await,
         ["requests", ..] => running::entropy(proxy, control_route::rid_of_entropy(&path).unwrap_or_default(), &query),

@@ -19,7 +19,7 @@ use crate::generation::request::{ClientCall, GenerationRequest, RequestHead, Sou
 use crate::serve::access_log::AccessRecord;
 use crate::serve::body::{Body, EncodedBody, read_body};
 use crate::serve::data::forward::{target, upstream_headers};
-use crate::serve::identity::{Identity, InvalidName, add_routing_key};
+use crate::serve::identity::{Identity, InvalidIdentity, add_routing_key};
 use crate::serve::proxy::Proxy;
 use crate::session::Labels;
 
@@ -65,8 +65,8 @@ impl ReceivedCall {
     /// Finds the session of the call. `names` are those in the body, which has the same members in every API.
     ///
     /// # Errors
-    /// [`InvalidName`].
-    pub(crate) fn identify(&self, proxy: &Proxy, names: Option<&SessionNames>) -> Result<Identity, InvalidName> {
+    /// [`InvalidIdentity`].
+    pub(crate) fn identify(&self, proxy: &Proxy, names: Option<&SessionNames>) -> Result<Identity, InvalidIdentity> {
         let Self { request, session, .. } = self;
         Identity::find(&proxy.config, session.as_ref(), request.uri().query(), request.headers(), names)
     }
@@ -101,6 +101,7 @@ impl ReceivedCall {
             session: session.session,
             is_named: session.explicit,
             labels,
+            tags: session.tags,
             signals,
             reads,
         });

@@ -8,7 +8,7 @@ use crate::columns::{Column, Shape};
 use crate::export::{Annotate, PathColumn, flags, image_settings};
 use crate::session::{
     EntropyMethod, EvictedSession, ExcludedLeaf, Fault, Labels, ListedSession, Path, PathImage, SamplingSources,
-    Session, Snapshot, Span, Turn, TurnMetadata,
+    Session, Snapshot, Span, Tags, Turn, TurnMetadata,
 };
 
 /// Converts to the integer type of the messages.
@@ -40,7 +40,12 @@ pub(super) fn summary(session: &Session) -> pb::SessionSummary {
         bytes: summary.bytes,
         used_ms: None,
         unread: false,
+        tags: tags(&summary.tags),
     }
+}
+
+fn tags(tags: &Tags) -> BTreeMap<String, String> {
+    tags.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 pub(super) fn listed_session(listed: &ListedSession) -> pb::SessionSummary {
@@ -210,6 +215,7 @@ pub(super) fn sample(path: &Path, annotate: &Annotate) -> pb::Sample {
         columns: PathColumn::all(path).iter().map(path_column).collect(),
         images: path.images().map(|image| path_image(&image)).collect(),
         image_settings: text(image_settings(path).map(|settings| &**settings)),
+        tags: tags(&path.tags),
         ..pb::Sample::default()
     };
     for segment in path.segments() {

@@ -15,7 +15,7 @@ use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{Column, NumberType, Shape};
-use crate::session::{MOST_TURNS, PromptImages, RewardScope, Scores, Turn, Uid, is_name};
+use crate::session::{MOST_TAGS, MOST_TURNS, PromptImages, RewardScope, Scores, Tags, Turn, Uid, is_name};
 
 /// The number of the layout of records, in the log and in the shared ledger. A log or a ledger with another number is not read.
 pub const SCHEMA: u64 = 8;
@@ -81,6 +81,8 @@ pub enum Change {
     },
     /// A teacher has scored a turn.
     Scored(Arc<Scores>),
+    /// All tags of the session were replaced. Those of a call are in its turn.
+    Tags(Tags),
 }
 
 /// The part of a record before the token columns.
@@ -156,6 +158,7 @@ impl Record {
         match &self.change {
             Change::Turn(turn) => own + turn.record_bytes(),
             Change::Scored(scores) => own + scores.bytes(),
+            Change::Tags(tags) => own + tags.bytes() as u64,
             // values are small, and measuring one would mean a walk over it
             _ => own + 256,
         }
@@ -170,6 +173,7 @@ impl Record {
             Change::ResponseDeleted { turn } => *turn < MOST_TURNS,
             Change::Scored(scores) => scores.turn < MOST_TURNS,
             Change::Freeze { turns } => *turns <= MOST_TURNS,
+            Change::Tags(tags) => tags.len() <= MOST_TAGS,
             Change::Finished { leaf, turns, .. } => leaf < turns && *turns <= MOST_TURNS,
             _ => true,
         };
@@ -445,6 +449,7 @@ mod tests {
                     cached_tokens: first_ms,
                     chat: chat(index, started_ms),
                     labels: labels(index, rid.as_deref()),
+                    tags: tags(index),
                     columns: columns(index),
                     missing_columns: missing_columns(index),
                     extras,
@@ -452,6 +457,11 @@ mod tests {
                 }
             },
         )
+    }
+
+    fn tags(number: u32) -> Tags {
+        let tags: Vec<String> = (0..number % 4).map(|at| format!("tag{at}={number}")).collect();
+        Tags::parse_list(tags.join(",").as_bytes()).expect("they are valid")
     }
 
     fn missing_columns(index: u32) -> BTreeMap<Box<str>, ColumnFault> {
@@ -587,6 +597,7 @@ mod tests {
                 .prop_map(|(scope, reward, version)| { Change::Reward { scope, reward: Arc::new(reward), version } }),
             any::<u64>().prop_map(|created_ms| Change::Begin { created_ms }),
             any::<u32>().prop_map(|turns| Change::Freeze { turns }),
+            any::<u32>().prop_map(|number| Change::Tags(tags(number))),
             any::<u32>().prop_map(|turn| Change::ResponseDeleted { turn }),
             (any::<u32>(), text(), prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..20)).prop_map(
                 |(turn, teacher, logprobs)| {
@@ -697,12 +708,12 @@ mod tests {
         let (teacher, logprobs, columns) = ("t".into(), [-1.5, 0.0].into(), columns(3));
         let weights = Some(WeightEpochs { base: 2, adapter: Some(1) });
         let scored = Change::Scored(Arc::new(Scores { turn: 300, teacher, weights, logprobs, columns }));
-        let written = [Change::Turn(Arc::new(turn)), reward, Change::Evicted, scored]
+        let written = [Change::Turn(Arc::new(turn)), reward, Change::Evicted, scored, Change::Tags(tags(2))]
             .map(|change| bytes(&fake::record("s", change)));
         let found = (written.each_ref().map(Vec::len), written.map(|bytes| crc32c::crc32c(&bytes)));
         assert_eq!(
             found,
-            ([394, 28, 21, 86], [2_546_058_439, 2_431_479_641, 1_891_510_775, 1_607_475_749]),
+            ([395, 28, 21, 86, 37], [2_455_776_176, 2_431_479_641, 1_891_510_775, 1_607_475_749, 2_318_807_630]),
             "a new layout needs a new SCHEMA"
         );
         // values are written by their places

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Backend, Sessions};
-use crate::session::Uid;
 use crate::session::ledger::Ack;
 use crate::session::state::Session;
 use crate::session::turn::Draft;
+use crate::session::{Tags, Uid};
 
 /// A call. Its session is neither idle nor evicted until the call is dropped. A session that does not exist is created by the first turn,
 /// so that a refused call creates none.
@@ -25,6 +25,8 @@ pub struct Call {
     /// The turns that the first turn of this call replaces.
     before: Option<Turns>,
     is_retry: bool,
+    /// The tags that the session gets with the first turn.
+    tags: Tags,
 }
 
 /// Turns of a call, shared by all copies.
@@ -62,7 +64,8 @@ impl Call {
                 (None, sharing.deletions())
             }
         };
-        Self { sessions, id, session, deletions, done: false, turns: None, before: None, is_retry: false }
+        let tags = Tags::default();
+        Self { sessions, id, session, deletions, done: false, turns: None, before: None, is_retry: false, tags }
     }
 
     /// The sessions.
@@ -80,6 +83,11 @@ impl Call {
     /// Marks the call as the last one of its session.
     pub fn mark_last(&mut self) {
         self.done = true;
+    }
+
+    /// Adds tags to those of the session, together with the first turn. They are dropped if a version is frozen by then.
+    pub fn set_tags(&mut self, tags: Tags) {
+        self.tags = tags;
     }
 
     /// Adds each later turn to `turns`. The first one supersedes the turns of `before`.
@@ -101,6 +109,7 @@ impl Call {
         }
         let uid = Uid::unique();
         draft.about.uid = uid;
+        draft.about.tags = std::mem::take(&mut self.tags);
         match self.sessions.backend() {
             Backend::Local(store) => {
                 let session = self.session.get_or_insert_with(|| {

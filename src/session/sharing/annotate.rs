@@ -14,7 +14,7 @@ use crate::session::error::SessionError;
 use crate::session::ledger::{Ack, AppendError, BYTES_PER_SECOND, Change, Position, Record, partition_of};
 use crate::session::state::{Frozen, Session};
 use crate::session::view::published_leaves;
-use crate::session::{RewardTarget, Turn, TurnScores, Uid};
+use crate::session::{RewardTarget, Tags, Turn, TurnScores, Uid};
 
 /// Paths that one append finishes.
 const PATHS: usize = 256;
@@ -74,6 +74,19 @@ impl Sharing {
             let (reward, version) = (Arc::clone(&reward), state.rewarded_version(scope)?);
             let records = vec![session.record(Change::Reward { scope, reward, version })];
             Ok(ChangePlan { records, finished: Vec::new(), result: () })
+        };
+        self.change(name, true, plan).await
+    }
+
+    /// Replaces the tags.
+    ///
+    /// # Errors
+    /// [`SessionError::TagsFrozen`], [`SessionError::EvictedSession`], [`SessionError::Unconfirmed`].
+    pub(in crate::session) async fn set_tags(&self, name: &Arc<str>, tags: &Tags) -> Result<(), SessionError> {
+        let plan = |session: &Arc<Session>, _: &mut ListCache| {
+            let changes = session.state().changes_tags(tags)?;
+            let record = changes.then(|| session.record(Change::Tags(tags.clone())));
+            Ok(ChangePlan { records: record.into_iter().collect(), finished: Vec::new(), result: () })
         };
         self.change(name, true, plan).await
     }

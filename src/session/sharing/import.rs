@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::missing::recorded_at;
 use super::{SharedLedger, Sharing, SharingLimits};
-use crate::session::Uid;
 use crate::session::ledger::{Change, Ledger, LedgerError, Position, Record, SharedLog};
 use crate::session::state::Session;
 use crate::session::store::NoObserver;
 use crate::session::store::{Store, StoreLimits};
+use crate::session::{Tags, Uid};
 
 /// The outcome of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +139,10 @@ impl Session {
             let (scope, version, reward) = (reward.scope, reward.version, Arc::clone(&reward.value));
             (None, Change::Reward { scope, reward, version })
         }));
+        let of_calls = turns.iter().fold(Tags::default(), |tags, turn| tags.merged(&turn.about.tags).unwrap_or(tags));
+        if of_calls != state.tags {
+            changes.push((None, Change::Tags(state.tags.clone())));
+        }
         changes.extend(state.scores.all().map(|scores| (None, Change::Scored(Arc::clone(scores)))));
         let mut deleted: Vec<u32> = state.deleted_responses.iter().copied().collect();
         deleted.sort_unstable();
@@ -182,6 +186,8 @@ mod tests {
         let session = store.session("s").expect("it has turns");
         store.memory().reward(&session, RewardScope::Leaf(1), json!(0.5)).expect("it is open");
         store.memory().reward(&session, RewardScope::Turn(0), json!(0.25)).expect("it is open");
+        let tags = Tags::parse_list(b"step=17,task=gsm8k").expect("they are valid");
+        store.memory().set_tags(&session, &tags).expect("it is open");
         store.memory().freeze(&session).expect("it exists");
         turn(&store, "s", &[1, 7], &[8]);
         store.mark_incomplete(&"s".into());

@@ -298,7 +298,12 @@ impl Sharing {
         let mut finished = Vec::new();
         let change = match change {
             MissingChange::Healed => Change::Healed,
-            MissingChange::Turn(draft) => Change::Turn(Arc::new(session.place(&mut state, (**draft).clone()))),
+            MissingChange::Turn(draft) => {
+                let mut draft = (**draft).clone();
+                // the values in the list may be newer
+                draft.about.tags = draft.about.tags.absent_from(&state.tags);
+                Change::Turn(Arc::new(session.place(&mut state, draft)))
+            }
             MissingChange::Reward { scope, value } => {
                 let scope = scope.rename(id)?;
                 let (reward, version) = (Arc::clone(value), state.rewarded_version(scope).ok()?);
@@ -318,6 +323,12 @@ impl Sharing {
                     return None;
                 }
                 Change::Scored(Arc::new(scores))
+            }
+            MissingChange::Tags(tags) => {
+                // the same holds for these
+                let merged = state.tags.merged(&tags.absent_from(&state.tags))?;
+                state.changes_tags(&merged).ok()?;
+                Change::Tags(merged)
             }
             MissingChange::Finished(uid) => {
                 let (leaf, turns) = (id(*uid)?, state.forest.next_id());

@@ -11,7 +11,7 @@ use super::list_cache::CachedChange;
 use crate::session::ledger::Change;
 use crate::session::state::Session;
 use crate::session::store::now_ms;
-use crate::session::{Cause, Draft, PromptImages, RewardScope, Scores, Turn, TurnMetadata, Uid};
+use crate::session::{Cause, Draft, PromptImages, RewardScope, Scores, Tags, Turn, TurnMetadata, Uid};
 
 /// A missing change.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ pub(super) enum MissingChange {
     Incomplete,
     ResponseDeleted(Uid),
     Scored(Uid, Arc<Scores>),
+    Tags(Tags),
     Finished(Uid),
 }
 
@@ -86,6 +87,7 @@ impl Sharing {
                 Change::Incomplete => MissingChange::Incomplete,
                 Change::ResponseDeleted { turn } => MissingChange::ResponseDeleted(uid(*turn)?),
                 Change::Scored(scores) => MissingChange::Scored(uid(scores.turn)?, Arc::clone(scores)),
+                Change::Tags(tags) => MissingChange::Tags(tags.clone()),
                 Change::Finished { leaf, .. } => MissingChange::Finished(uid(*leaf)?),
                 Change::Healed => MissingChange::Healed,
                 _ => return None,

@@ -212,6 +212,7 @@ impl Row {
             steps,
             reward: self.reward().cloned(),
             incomplete: self.snapshot.incomplete,
+            tags: self.snapshot.tags.clone(),
             marks: self.marks.clone(),
         }
     }

@@ -1,4 +1,4 @@
-//! Changes of a session that add no turn: frozen versions, rewards, deleted responses.
+//! Changes of a session that add no turn: frozen versions, rewards, tags, deleted responses.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Store;
 use crate::session::error::SessionError;
 use crate::session::ledger::{Ack, Change};
 use crate::session::state::{Frozen, Session};
-use crate::session::{Reward, RewardScope, TurnScores};
+use crate::session::{Reward, RewardScope, Tags, TurnScores};
 
 impl Store {
     /// Freezes a session. Without changes since the last frozen version it has no effect. Returns the last frozen version, and an ack that
@@ -62,6 +62,25 @@ impl Store {
             let version = state.rewarded_version(scope)?;
             let bytes = state.reward(Reward { version, scope, value: Arc::clone(&reward) });
             (bytes, self.log.append(session.record(Change::Reward { scope, reward, version })))
+        };
+        self.order().change(bytes);
+        Ok(ack)
+    }
+
+    /// Replaces the tags.
+    ///
+    /// # Errors
+    /// [`SessionError::TagsFrozen`], [`SessionError::EvictedSession`].
+    pub(in crate::session) fn set_tags(&self, session: &Session, tags: &Tags) -> Result<Ack, SessionError> {
+        let (bytes, ack) = {
+            let mut state = session.state();
+            if state.removed {
+                return Err(SessionError::EvictedSession);
+            }
+            if !state.changes_tags(tags)? {
+                return Ok(Ack::done());
+            }
+            (state.set_tags(tags.clone()), self.log.append(session.record(Change::Tags(tags.clone()))))
         };
         self.order().change(bytes);
         Ok(ack)

@@ -63,8 +63,10 @@ fn fields(request: &GenerateRequest, members: &Map<String, Value>, input: &str) 
         user: session("user"),
         user_id: in_metadata("user_id"),
         prompt_cache_key: session("prompt_cache_key"),
+        tags: request.sessions.tags.clone(),
     };
     assert_eq!(request.sessions, sessions, "{input}");
+    assert_eq!(request.sessions.tags.is_some(), get("session_tags").is_some(), "{input}");
     assert_eq!(request.entropy_options.is_some(), get("entropy_options").is_some(), "{input}");
     if let Some(Value::Object(sampling)) = get("sampling_params") {
         let ours = request.sampling.get(0).expect("an object is one for all");

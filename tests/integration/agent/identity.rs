@@ -37,7 +37,8 @@ fn body(more: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_name_comes_from_path_header_query_or_body() {
     let (upstream, proxy) = start().await;
-    let all = json!({"session_id": "body", "metadata": {"session_id": "meta"}, "_proxy_session_id": "proxied"});
+    let all = json!({"session_id": "body", "metadata": {"session_id": "meta"}, "_proxy_session_id": "proxied",
+        "session_tags": {"step": 1}});
     let case = |path, headers: &[_], more: Value, session| Case { path, headers: headers.to_vec(), more, session };
     let cases = [
         case("/sessions/path/generate?session_id=query", &[("x-session-id", "header")], all.clone(), "path"),
@@ -61,6 +62,11 @@ async fn session_name_comes_from_path_header_query_or_body() {
         assert_eq!(asked.path, rest, "the session prefix is not forwarded");
         let sent = asked.json();
         assert!(sent["_proxy_session_id"].is_null(), "_proxy_session_id is not forwarded: {sent}");
+        assert!(sent["session_tags"].is_null(), "session_tags are not forwarded: {sent}");
+        assert_eq!(
+            session["tags"],
+            case.more["session_tags"]["step"].as_u64().map_or(Value::Null, |_| json!({"step": "1"}))
+        );
         assert_eq!(sent["input_ids"], json!([1, 2, 3]));
         let kept = ["session_id", "metadata"].iter().all(|name| sent[name] == case.more[name]);
         assert!(kept, "members that SGLang may use are forwarded: {sent}");

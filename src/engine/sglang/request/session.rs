@@ -1,4 +1,4 @@
-//! The members of a request body that may name its session.
+//! The members of a request body that name or tag its session.
 
 use crate::json::{Cursor, Object};
 
@@ -11,7 +11,13 @@ pub enum SessionName {
     NoString,
 }
 
-/// The members of a body that may name a session. Null counts as absent, and of repeated keys the last counts.
+/// The member with the tags of the session, which tokentap removes before forwarding.
+pub(crate) const SESSION_TAGS: &str = "session_tags";
+
+/// The most bytes of this member as JSON text. A longer one is refused.
+pub(crate) const LONGEST_TAGS: usize = 64 << 10;
+
+/// The members of a body that may name a session, and its tags. Null counts as absent, and of repeated keys the last counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionNames {
     /// `session_id`.
@@ -26,6 +32,8 @@ pub struct SessionNames {
     pub user_id: Option<SessionName>,
     /// `prompt_cache_key`.
     pub prompt_cache_key: Option<SessionName>,
+    /// `session_tags`, as JSON text. Of one that is too long only the beginning, which is too long as well.
+    pub tags: Option<Box<[u8]>>,
 }
 
 impl SessionNames {
@@ -41,8 +49,13 @@ impl SessionNames {
             prompt_cache_key: name(bytes, object, "prompt_cache_key"),
             proxy_session_id: name(bytes, object, "_proxy_session_id"),
             user: name(bytes, object, "user"),
+            tags: object.get(bytes, SESSION_TAGS).filter(|value| *value != b"null").map(bounded),
         }
     }
+}
+
+fn bounded(tags: &[u8]) -> Box<[u8]> {
+    tags[..tags.len().min(LONGEST_TAGS + 1)].into()
 }
 
 fn name(bytes: &[u8], object: &Object, member: &str) -> Option<SessionName> {

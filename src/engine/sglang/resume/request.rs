@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ResumeObstacle;
-use crate::engine::sglang::request::{GenerateRequest, PerItem};
+use crate::engine::sglang::request::{GenerateRequest, PerItem, SESSION_TAGS};
 use crate::json::{Cursor, Edit, Object, Splice, write_ids};
 
 /// The engine's `max_new_tokens` if a request sets none.
@@ -15,7 +15,7 @@ const DEFAULT_TOKENS: u64 = 128;
 const EXPERTS_START: &str = "routed_experts_start_len";
 
 /// Members that a continuation repeats unchanged, or that it replaces.
-const REPEATED: [&str; 32] = [
+const REPEATED: [&str; 33] = [
     "input_ids",
     "sampling_params",
     "rid",
@@ -42,6 +42,7 @@ const REPEATED: [&str; 32] = [
     "require_reasoning",
     "session_id",
     "_proxy_session_id",
+    SESSION_TAGS,
     "metadata",
     "user",
     "model",

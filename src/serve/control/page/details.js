@@ -136,6 +136,7 @@ export function about(trajectory, survey) {
     ["measured", sources.join(", ") || null],
     ["finish", leaf?.finish_reason ? label(leaf.finish_reason, NAME) : null],
     ["reward", head.reward === null ? null : label(JSON.stringify(head.reward), SHOWN)],
+    ["tags", head.tags ? label(Object.entries(head.tags).map((tag) => tag.join("=")).join(", "), SHOWN) : null],
     ["policy", epochs.length ? `epoch ${epochs.join(", ")}` : null],
     ["class", leaf?.labels?.request_class ?? null],
     ["agent", agent(leaf?.labels)],

@@ -1,4 +1,4 @@
-//! `/v1/sessions`: lists, shows, freezes and deletes sessions, and records rewards.
+//! `/v1/sessions`: lists, shows, tags, freezes and deletes sessions, and records rewards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::serve::proxy::Proxy;
 use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
 use crate::session::{
-    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError, Turn,
-    TurnImage,
+    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError, Tags,
+    Turn, TurnImage,
 };
 
 /// The default and the maximum number of sessions of a page.
@@ -29,6 +29,9 @@ const PAGE: (usize, usize) = (100, 10_000);
 
 /// The maximum bytes of a reward's body. Every exported row of the session holds the reward.
 const LARGEST_REWARD: u64 = 64 << 10;
+
+/// The maximum bytes of a body with tags, which is above that of any valid one.
+const LARGEST_TAGS: u64 = 64 << 10;
 
 /// The default and the maximum number of tokens of a reply with a part of a path.
 const TOKENS: (usize, usize) = (16_384, 131_072);
@@ -127,7 +130,7 @@ fn listed(listed: &ListedSession) -> Value {
 fn summary(session: &Session) -> Value {
     let summary = session.summary();
     let count_map = |counts: &[(&'static str, usize)]| counts.iter().copied().collect::<HashMap<_, _>>();
-    json!({
+    let mut shown = json!({
         "session": &*session.id,
         "created_ms": summary.created_ms,
         "turns": summary.turns,
@@ -139,7 +142,11 @@ fn summary(session: &Session) -> Value {
         "incomplete": summary.incomplete,
         "running": summary.running,
         "bytes": summary.bytes,
-    })
+    });
+    if !summary.tags.is_empty() {
+        shown["tags"] = summary.tags.json();
+    }
+    shown
 }
 
 pub(super) fn show(proxy: &Proxy, id: &str, query: Query) -> Result<Response<Body>, Problem> {
@@ -243,6 +250,15 @@ pub(super) async fn reward(proxy: &Proxy, id: &str, request: Request<Incoming>) 
         body["turn"] = turn.into();
     }
     Ok(ok(&body))
+}
+
+/// Replaces all tags of a session.
+pub(super) async fn set_tags(proxy: &Proxy, id: &str, request: Request<Incoming>) -> Result<Response<Body>, Problem> {
+    let body = read_request(proxy, request, LARGEST_TAGS).await?;
+    let tags = Tags::parse_json(&body).map_err(|error| Problem::bad_request(format!("the body: {error}")))?;
+    let ack = proxy.sessions.set_tags(id, &tags).await.map_err(|error| change_problem(proxy, id, error))?;
+    proxy.wait_written(ack).await;
+    Ok(ok(&json!({"session": id, "tags": tags.json()})))
 }
 
 /// The problem of a change of a session.

@@ -18,7 +18,7 @@ use crate::serve::access_log::AccessRecord;
 use crate::serve::body::Body;
 use crate::serve::data::forward::send_uncaptured;
 use crate::serve::data::generation::{self, CallIdentity};
-use crate::serve::identity::InvalidName;
+use crate::serve::identity::InvalidIdentity;
 use crate::serve::proxy::Proxy;
 use crate::serve::response::forwarded_response;
 
@@ -59,7 +59,7 @@ pub(super) async fn pass_through(
 }
 
 /// Reads the session of a call whose body was not decoded, and the chat if its reply is recorded. A turn of it has no conversation.
-fn read_undecoded(proxy: &Proxy, call: &ApiCall) -> Result<(CallIdentity, Option<Box<EngineChat>>), InvalidName> {
+fn read_undecoded(proxy: &Proxy, call: &ApiCall) -> Result<(CallIdentity, Option<Box<EngineChat>>), InvalidIdentity> {
     let request = &call.received.request;
     // the engine refuses a body that is not an object
     let object = Object::parse(request.body()).ok();

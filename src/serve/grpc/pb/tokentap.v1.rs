@@ -71,6 +71,12 @@ pub struct SessionSummary {
     /// Another process has this session, and this process has not read it: only `session` and `used_ms` are set.
     #[prost(bool, tag = "13")]
     pub unread: bool,
+    /// Its tags.
+    #[prost(btree_map = "string, string", tag = "14")]
+    pub tags: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// A session that was evicted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -649,6 +655,12 @@ pub struct Sample {
     /// same for all pictures.
     #[prost(string, optional, tag = "17")]
     pub image_settings: ::core::option::Option<::prost::alloc::string::String>,
+    /// The tags of its session.
+    #[prost(btree_map = "string, string", tag = "18")]
+    pub tags: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// A picture of a prompt. Its tokens are all equal and are not trained.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1219,7 +1231,7 @@ pub mod generate_server {
             + std::marker::Send
             + 'static;
         /// POST /generate over gRPC, with the same pipeline, metrics, sessions and limits. Metadata of the call are used as headers: those of
-        /// sessions and retries (`x-session-id`, `x-session-done`, `x-stainless-retry-count`) have the same meaning, and `authorization` is sent to
+        /// sessions and retries (`x-session-id`, `x-tokentap-tags`, `x-session-done`, `x-stainless-retry-count`) have the same meaning, and `authorization` is sent to
         /// the engine. On a control port with a token, `authorization` is the token of that port and is not sent to the engine.
         ///
         /// Replies one message for each object of the HTTP reply: one message, unless `stream` is true in the request; an array for a batch. The

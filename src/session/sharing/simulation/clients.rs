@@ -1,4 +1,4 @@
-//! The clients of a history: they call, read, freeze and delete at random processes, and note the replies.
+//! The clients of a history: they call, read, tag, freeze and delete at random processes, and note the replies.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::columns::Column;
 use crate::images::Image;
 use crate::session::ledger::AppendError;
 use crate::session::{
-    Call, Draft, Frozen, PromptImages, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Turn,
+    Call, Draft, Frozen, PromptImages, RewardScope, RewardTarget, ScoredTurn, SessionError, Sessions, Tags, Turn,
     TurnMetadata, TurnScores, Uid,
 };
 
@@ -114,6 +114,7 @@ pub(super) async fn client(fleet: Rc<Fleet>, settings: Settings, mut random: Ran
             8 => client.delete_during_partition(&mut random).await,
             9 => client.retry(turns, &mut random).await,
             10 => client.score(&store, &mut random).await,
+            11 => tag(&store, &session, &mut random).await,
             _ => client.call((process, &store), turns, &mut random).await,
         }
     }
@@ -205,6 +206,9 @@ impl Client<'_> {
         }
         if random.chance(50) {
             call.mark_last();
+        }
+        if random.chance(300) {
+            call.set_tags(tags(random));
         }
         sleep(Duration::from_millis(random.below(500))).await;
         let mut acks = Vec::new();
@@ -390,6 +394,19 @@ async fn reward(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
         Err(SessionError::Frozen | SessionError::OtherGeneration(_)) => {}
         Err(error) => panic!("{error}"),
     }
+}
+
+async fn tag(store: &Arc<Sessions>, name: &Arc<str>, random: &mut Random) {
+    match store.sharing().set_tags(name, &tags(random)).await {
+        Ok(()) | Err(SessionError::EvictedSession | SessionError::Unconfirmed | SessionError::TagsFrozen) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One or two of three tags.
+fn tags(random: &mut Random) -> Tags {
+    let list = format!("tag{}={},tag{}=x", random.below(3), random.below(5), random.below(3));
+    Tags::parse_list(list.as_bytes()).expect("they are valid")
 }
 
 /// The columns that the requests of clients differ in.

@@ -10,7 +10,7 @@ use crate::columns::Column;
 use crate::images::ImageDigest;
 use crate::session::ledger::Change;
 use crate::session::tests::{BOUNDLESS, store};
-use crate::session::{Call, Draft, ScoredTurn, Scores, Session, Turn, TurnMetadata, TurnScores};
+use crate::session::{Call, Draft, ScoredTurn, Scores, Session, Tags, Turn, TurnMetadata, TurnScores};
 
 /// Everything of a session that an export shows.
 #[derive(Debug, PartialEq)]
@@ -18,6 +18,7 @@ struct Export {
     versions: Vec<Vec<(Vec<u32>, Vec<bool>)>>,
     rewards: Vec<Vec<Option<Arc<serde_json::Value>>>>,
     incomplete: bool,
+    tags: Tags,
     finished: Vec<(u32, u32)>,
     /// By turn: the logprobs, and the names of the columns.
     scores: Vec<(u32, Vec<f32>, Vec<Box<str>>)>,
@@ -29,6 +30,7 @@ struct Export {
 fn export(session: &Session) -> Export {
     let state = session.state();
     let (frozen, incomplete) = (state.frozen.len(), state.incomplete.is_some());
+    let tags = state.tags.clone();
     let finished = state.finished.iter().map(|path| (path.leaf, path.trained_from)).collect();
     let of_turn = |scores: &Arc<Scores>| {
         let names = scores.columns.iter().map(|column| column.name.clone()).collect();
@@ -48,7 +50,7 @@ fn export(session: &Session) -> Export {
         versions.push(rows(&snapshot));
         rewards.push(snapshot.paths(true).0.into_iter().map(|path| path.reward).collect());
     }
-    Export { versions, rewards, incomplete, finished, scores, causes, images }
+    Export { versions, rewards, incomplete, tags, finished, scores, causes, images }
 }
 
 /// The exports of every process are those of a plain store in which the calls were made in the order of the list.
@@ -86,12 +88,18 @@ pub(super) async fn processes_agree_with_a_plain_store(
                         ..Draft::default()
                     };
                     let mut call = Call::new(Arc::clone(&plain), Arc::clone(name));
+                    call.set_tags(turn.about.tags.clone());
                     let _ = call.commit(draft);
                 }
                 Change::Reward { scope, reward, .. } => {
                     let session = session.ok_or_else(|| format!("{name}: a reward before the first turn"))?;
                     let set = plain.memory().reward(&session, *scope, (**reward).clone());
                     set.map_err(|error| format!("{name}: entry {at} is a reward, but {error}"))?;
+                }
+                Change::Tags(tags) => {
+                    let session = session.ok_or_else(|| format!("{name}: tags before the first turn"))?;
+                    let set = plain.memory().set_tags(&session, tags);
+                    set.map_err(|error| format!("{name}: entry {at} has tags, but {error}"))?;
                 }
                 Change::Freeze { turns } => {
                     let session = session.ok_or_else(|| format!("{name}: frozen before the first turn"))?;
@@ -131,7 +139,7 @@ pub(super) async fn processes_agree_with_a_plain_store(
             let found = export(&session);
             let members = |export: &Export| {
                 let versions = (export.versions.clone(), export.images.clone());
-                (versions, export.rewards.clone(), export.incomplete, export.scores.clone())
+                (versions, export.rewards.clone(), export.incomplete, export.tags.clone(), export.scores.clone())
             };
             if members(&found) != members(&expected) || found.causes != expected.causes {
                 return Err(format!("{name}: process {at} exports {found:?}, not {expected:?}"));

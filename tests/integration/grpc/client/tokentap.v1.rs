@@ -304,7 +304,7 @@ pub mod generate_client {
             self
         }
         /// POST /generate over gRPC, with the same pipeline, metrics, sessions and limits. Metadata of the call are used as headers: those of
-        /// sessions and retries (`x-session-id`, `x-session-done`, `x-stainless-retry-count`) have the same meaning, and `authorization` is sent to
+        /// sessions and retries (`x-session-id`, `x-tokentap-tags`, `x-session-done`, `x-stainless-retry-count`) have the same meaning, and `authorization` is sent to
         /// the engine. On a control port with a token, `authorization` is the token of that port and is not sent to the engine.
         ///
         /// Replies one message for each object of the HTTP reply: one message, unless `stream` is true in the request; an array for a batch. The

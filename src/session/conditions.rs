@@ -1,0 +1,301 @@
+//! Conditions on sessions, such as `turns>3,step=17`: of an export, and of the lists of the control port.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::json::percent_decode_bytes;
+use crate::named_enum::named_enum;
+
+/// The most conditions of a list.
+const MOST: usize = 32;
+
+/// Before the name of a tag that is also the name of a field.
+const TAG_PREFIX: &str = "tag.";
+
+named_enum! {
+    /// A value of a session that conditions compare. Its name is that of the member in `GET /v1/sessions`.
+    pub enum SessionField {
+        /// The name.
+        Session = "session",
+        /// The start, milliseconds since 1970.
+        CreatedMs = "created_ms",
+        /// Its turns.
+        Turns = "turns",
+        /// Sampled tokens of all turns.
+        SampledTokens = "sampled_tokens",
+        /// Turns that are not trained.
+        Faults = "faults",
+        /// Frozen versions.
+        FrozenVersions = "frozen_versions",
+        /// A call was marked as the last.
+        Done = "done",
+        /// A generation was not recorded.
+        Incomplete = "incomplete",
+        /// Calls that are running.
+        Running = "running",
+        /// The bytes that it takes.
+        Bytes = "bytes",
+    }
+}
+
+/// The value of a field.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FieldValue<'a> {
+    /// A number.
+    Number(f64),
+    /// A text; a flag is `true` or `false`.
+    Text(Cow<'a, str>),
+}
+
+/// What conditions are checked against.
+pub trait SessionFacts {
+    /// The value of a field; `None` if the session has none.
+    fn field(&self, field: SessionField) -> Option<FieldValue<'_>>;
+
+    /// The value of a tag; `None` if the session has none.
+    fn tag(&self, name: &str) -> Option<&str>;
+}
+
+/// Conditions, all of which a session must meet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Conditions(Vec<Condition>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Condition {
+    subject: Subject,
+    operator: Operator,
+    text: Box<str>,
+    /// `text` as a number, if it is one.
+    number: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Subject {
+    Field(SessionField),
+    Tag(Box<str>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// Why a text is no list of conditions.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{cause}; conditions are such as turns>3,step=17: the name of a field or of a tag, one of = != < <= > >=, and a value"
+)]
+pub struct InvalidConditions {
+    cause: String,
+}
+
+impl InvalidConditions {
+    fn new(cause: impl fmt::Display) -> Self {
+        Self { cause: cause.to_string() }
+    }
+}
+
+impl Operator {
+    /// The operator at the start of a text, and the text after it.
+    fn parse(text: &str) -> Option<(Self, &str)> {
+        const OPERATORS: [(&str, Operator); 6] = [
+            ("!=", Operator::NotEqual),
+            ("<=", Operator::LessOrEqual),
+            (">=", Operator::GreaterOrEqual),
+            ("=", Operator::Equal),
+            ("<", Operator::Less),
+            (">", Operator::Greater),
+        ];
+        OPERATORS.into_iter().find_map(|(sign, operator)| Some((operator, text.strip_prefix(sign)?)))
+    }
+
+    fn accepts(self, found: Ordering) -> bool {
+        match self {
+            Self::Equal => found.is_eq(),
+            Self::NotEqual => found.is_ne(),
+            Self::Less => found.is_lt(),
+            Self::LessOrEqual => found.is_le(),
+            Self::Greater => found.is_gt(),
+            Self::GreaterOrEqual => found.is_ge(),
+        }
+    }
+}
+
+impl Conditions {
+    /// Parses a list that is separated by commas. Values are percent-decoded, so a comma is `%2C`.
+    ///
+    /// # Errors
+    /// [`InvalidConditions`].
+    pub fn parse(text: &str) -> Result<Self, InvalidConditions> {
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let conditions: Vec<Condition> = parts.take(MOST + 1).map(Condition::parse).collect::<Result<_, _>>()?;
+        match conditions.len() {
+            0 => Err(InvalidConditions::new("there is no condition")),
+            count if count > MOST => Err(InvalidConditions::new(format_args!("there are more than {MOST} conditions"))),
+            _ => Ok(Self(conditions)),
+        }
+    }
+
+    /// Whether a session meets all conditions. One about a value that the session does not have is not met, whatever the operator is.
+    #[must_use]
+    pub fn accept(&self, session: &impl SessionFacts) -> bool {
+        self.0.iter().all(|condition| condition.accepts(session).unwrap_or(false))
+    }
+}
+
+impl Condition {
+    fn parse(text: &str) -> Result<Self, InvalidConditions> {
+        let invalid = || InvalidConditions::new(format_args!("{text:?} is no condition"));
+        let at = text.find(['=', '!', '<', '>']).ok_or_else(invalid)?;
+        let (operator, value) = Operator::parse(&text[at..]).ok_or_else(invalid)?;
+        let name = text[..at].trim_end();
+        let subject = match (name.strip_prefix(TAG_PREFIX), SessionField::from_name(name)) {
+            (Some(tag), _) => Subject::Tag(tag.into()),
+            (None, Some(field)) => Subject::Field(field),
+            (None, None) => Subject::Tag(name.into()),
+        };
+        if matches!(&subject, Subject::Tag(name) if name.is_empty()) {
+            return Err(invalid());
+        }
+        let value = percent_decode_bytes(value.trim_start());
+        let text = std::str::from_utf8(&value).map_err(|_| invalid())?;
+        Ok(Self { subject, operator, number: finite(text), text: text.into() })
+    }
+
+    fn accepts(&self, session: &impl SessionFacts) -> Option<bool> {
+        let found = match &self.subject {
+            Subject::Field(field) => session.field(*field)?,
+            Subject::Tag(name) => FieldValue::Text(session.tag(name)?.into()),
+        };
+        let number = match &found {
+            FieldValue::Number(number) => Some(*number),
+            FieldValue::Text(text) => finite(text),
+        };
+        let order = match (number, self.number, found) {
+            (Some(found), Some(wanted), _) => found.partial_cmp(&wanted)?,
+            (_, _, FieldValue::Text(text)) => (*text).cmp(&*self.text),
+            (_, _, FieldValue::Number(number)) => number.to_string().as_str().cmp(&self.text),
+        };
+        Some(self.operator.accepts(order))
+    }
+}
+
+impl SessionField {
+    /// The field with this name.
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|field| field.name() == name)
+    }
+}
+
+/// A text as a number, unless it is one that no order has.
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+impl SessionFacts for super::Summary {
+    fn field(&self, field: SessionField) -> Option<FieldValue<'_>> {
+        let flag = |flag: bool| FieldValue::Text(if flag { "true" } else { "false" }.into());
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+        let count = |count: usize| FieldValue::Number(count as f64);
+        let wide = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX));
+        Some(match field {
+            SessionField::Session => FieldValue::Text((&*self.session).into()),
+            SessionField::CreatedMs => wide(self.created_ms),
+            SessionField::Turns => count(self.turns),
+            SessionField::SampledTokens => count(self.sampled_tokens),
+            SessionField::Faults => count(self.faults.iter().map(|(_, turns)| turns).sum()),
+            SessionField::FrozenVersions => count(self.frozen),
+            SessionField::Done => flag(self.done),
+            SessionField::Incomplete => flag(self.incomplete),
+            SessionField::Running => count(self.running as usize),
+            SessionField::Bytes => wide(self.bytes),
+        })
+    }
+
+    fn tag(&self, name: &str) -> Option<&str> {
+        self.tags.get(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Tags;
+
+    struct Facts(Tags);
+
+    impl SessionFacts for Facts {
+        fn field(&self, field: SessionField) -> Option<FieldValue<'_>> {
+            match field {
+                SessionField::Turns => Some(FieldValue::Number(3.0)),
+                SessionField::Done => Some(FieldValue::Text("false".into())),
+                _ => None,
+            }
+        }
+
+        fn tag(&self, name: &str) -> Option<&str> {
+            self.0.get(name)
+        }
+    }
+
+    fn accepts(conditions: &str) -> bool {
+        let tags = Tags::parse_list(b"step=17,task=gsm8k,turns=9,odd=a%2Cb,nan=nan").expect("they are valid");
+        Conditions::parse(conditions).expect("they are valid").accept(&Facts(tags))
+    }
+
+    #[test]
+    fn values_compare_as_numbers_if_both_are_else_as_text() {
+        for (conditions, expected) in [
+            ("step=17", true),
+            ("step = 17.0", true),
+            ("step!=17", false),
+            ("step>9", true),
+            ("step<9", false),
+            ("step>=17,step<=17", true),
+            ("step<17", false),
+            ("step>x", false),
+            ("step<x", true),
+            ("task=gsm8k,turns>2", true),
+            ("task=gsm8k,turns>3", false),
+            ("task!=math", true),
+            ("task>gsm", true),
+            ("turns=3", true),
+            ("tag.turns=9", true),
+            ("done=false", true),
+            ("odd=a%2Cb", true),
+            ("nan=nan", true),
+        ] {
+            assert_eq!(accepts(conditions), expected, "{conditions}");
+        }
+    }
+
+    #[test]
+    fn condition_about_an_absent_value_is_not_met() {
+        for conditions in ["missing=1", "missing!=1", "bytes>0", "bytes!=0", "step=17,missing!=1"] {
+            assert!(!accepts(conditions), "{conditions}");
+        }
+    }
+
+    #[test]
+    fn invalid_conditions_are_refused_with_an_example() {
+        let many = vec!["a=1"; 33].join(",");
+        for (text, cause) in [
+            ("", "there is no condition"),
+            ("step", r#""step" is no condition"#),
+            ("=1", r#""=1" is no condition"#),
+            ("tag.=1", r#""tag.=1" is no condition"#),
+            ("step!1", r#""step!1" is no condition"#),
+            ("step=%ff", r#""step=%ff" is no condition"#),
+            (&many, "there are more than 32 conditions"),
+        ] {
+            let error = Conditions::parse(text).expect_err("it is invalid").to_string();
+            assert!(error.starts_with(&format!("{cause}; conditions are such as turns>3,step=17: ")), "{error}");
+        }
+    }
+}
