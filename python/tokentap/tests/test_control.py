@@ -54,6 +54,22 @@ def test_a_frozen_version_does_not_change(do: Either, demo: Demo, session: str) 
     assert raised.value.code == "no_such_version"
 
 
+def test_tags_are_set_by_calls_and_replaced(do: Either, demo: Demo, session: str) -> None:
+    do(demo, "generate", "a", session=session, tags={"step": 17, "lr": 1e-06, "eval": True}, sampling_params=SAMPLING)
+    assert do(demo, "session", session)["tags"] == {"step": "17", "lr": "1e-06", "eval": "true"}
+    do(demo, "generate_batch", ["a"], session=session, tags={"step": 18}, sampling_params=SAMPLING)
+    assert do(demo, "trajectories", session)["trajectories"][0]["tags"]["step"] == "18"
+    assert do(demo, "set_tags", session, {"task": "a,b"}) == {"task": "a,b"}
+    with pytest.raises(HttpError) as raised:
+        do(demo, "set_tags", session, {"a b": 1})
+    assert (raised.value.status, "at most 32 tags" in str(raised.value)) == (400, True)
+    do(demo, "freeze", session)
+    assert do(demo, "set_tags", session, {"task": "a,b"}) == {"task": "a,b"}
+    with pytest.raises(HttpError) as raised:
+        do(demo, "set_tags", session, {})
+    assert (raised.value.status, raised.value.code) == (409, "frozen")
+
+
 def test_finished_paths_are_returned_once(do: Either, demo: Demo, session: str) -> None:
     before = [line["cursor"] for line in do(demo, "finished")][-1:]
     since = before[0] if before else None

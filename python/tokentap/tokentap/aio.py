@@ -17,7 +17,7 @@ from .errors import TokentapError
 from .generation import Generation
 from .images import Image
 from .retry import FEW, Retry, of_control
-from .routes import Ids, Json, Texts
+from .routes import Ids, Json, Tag, Texts
 from .samples import Format, SampleOptions, Samples
 from .stream import Decoder, Delta, Deltas
 from .timeouts import Timeouts
@@ -86,6 +86,7 @@ class AsyncClient(CopyableClient):
         input_ids: Sequence[int] | None = None,
         sampling_params: Mapping[str, object] | None = None,
         session: str | None = None,
+        tags: Mapping[str, Tag] | None = None,
         return_entropy: bool | None = None,
         entropy_options: Mapping[str, object] | None = None,
         rid: str | None = None,
@@ -99,6 +100,7 @@ class AsyncClient(CopyableClient):
                 input_ids,
                 sampling_params=sampling_params,
                 session=session,
+                tags=tags,
                 return_entropy=return_entropy,
                 entropy_options=entropy_options,
                 rid=rid,
@@ -117,6 +119,7 @@ class AsyncClient(CopyableClient):
         input_ids: Ids | None = None,
         sampling_params: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
         session: str | None = None,
+        tags: Mapping[str, Tag] | None = None,
         return_entropy: bool | None = None,
         entropy_options: Mapping[str, object] | None = None,
         rid: str | Sequence[str] | None = None,
@@ -130,6 +133,7 @@ class AsyncClient(CopyableClient):
                 input_ids,
                 sampling_params=sampling_params,
                 session=session,
+                tags=tags,
                 return_entropy=return_entropy,
                 entropy_options=entropy_options,
                 rid=rid,
@@ -147,6 +151,7 @@ class AsyncClient(CopyableClient):
         input_ids: Ids | None = None,
         sampling_params: Mapping[str, object] | None = None,
         session: str | None = None,
+        tags: Mapping[str, Tag] | None = None,
         return_entropy: bool | None = None,
         entropy_options: Mapping[str, object] | None = None,
         rid: str | Sequence[str] | None = None,
@@ -159,6 +164,7 @@ class AsyncClient(CopyableClient):
             input_ids,
             sampling_params=sampling_params,
             session=session,
+            tags=tags,
             return_entropy=return_entropy,
             entropy_options=entropy_options,
             rid=rid,
@@ -212,6 +218,10 @@ class AsyncClient(CopyableClient):
     ) -> bool:
         """See `Client.reward`."""
         return await self.send(routes.reward(session, reward, leaf, turn))
+
+    async def set_tags(self, session: str, tags: Mapping[str, Tag]) -> dict[str, str]:
+        """See `Client.set_tags`."""
+        return await self.send(routes.set_tags(session, tags))
 
     async def delete(self, session: str) -> None:
         """See `Client.delete`."""

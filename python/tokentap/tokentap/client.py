@@ -16,7 +16,7 @@ from .errors import TokentapError
 from .generation import Generation
 from .images import Image
 from .retry import FEW, Retry, of_control
-from .routes import Ids, Json, Texts
+from .routes import Ids, Json, Tag, Texts
 from .samples import Format, SampleOptions, Samples
 from .stream import Decoder, Delta, Deltas
 from .timeouts import Timeouts
@@ -88,6 +88,7 @@ class Client(CopyableClient):
         input_ids: Sequence[int] | None = None,
         sampling_params: Mapping[str, object] | None = None,
         session: str | None = None,
+        tags: Mapping[str, Tag] | None = None,
         return_entropy: bool | None = None,
         entropy_options: Mapping[str, object] | None = None,
         rid: str | None = None,
@@ -96,7 +97,7 @@ class Client(CopyableClient):
     ) -> Generation:
         """One sample of one prompt, `text` or `input_ids`.
 
-        It is recorded in `session`; with `done` it is the last call of the session. `fields` are sampling parameters,
+        It is recorded in `session`, which gets the `tags`; with `done` it is the last call of the session. `fields` are sampling parameters,
         such as `max_new_tokens`, and other members of SGLang's request, such as `return_logprob`. tokentap recognizes a
         retry of a call with a session. If it knows that the reply was lost, the retry does not sample again.
         """
@@ -106,6 +107,7 @@ class Client(CopyableClient):
                 input_ids,
                 sampling_params=sampling_params,
                 session=session,
+                tags=tags,
                 return_entropy=return_entropy,
                 entropy_options=entropy_options,
                 rid=rid,
@@ -124,6 +126,7 @@ class Client(CopyableClient):
         input_ids: Ids | None = None,
         sampling_params: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
         session: str | None = None,
+        tags: Mapping[str, Tag] | None = None,
         return_entropy: bool | None = None,
         entropy_options: Mapping[str, object] | None = None,
         rid: str | Sequence[str] | None = None,
@@ -137,6 +140,7 @@ class Client(CopyableClient):
                 input_ids,
                 sampling_params=sampling_params,
                 session=session,
+                tags=tags,
                 return_entropy=return_entropy,
                 entropy_options=entropy_options,
                 rid=rid,
@@ -154,6 +158,7 @@ class Client(CopyableClient):
         input_ids: Ids | None = None,
         sampling_params: Mapping[str, object] | None = None,
         session: str | None = None,
+        tags: Mapping[str, Tag] | None = None,
         return_entropy: bool | None = None,
         entropy_options: Mapping[str, object] | None = None,
         rid: str | Sequence[str] | None = None,
@@ -170,6 +175,7 @@ class Client(CopyableClient):
             input_ids,
             sampling_params=sampling_params,
             session=session,
+            tags=tags,
             return_entropy=return_entropy,
             entropy_options=entropy_options,
             rid=rid,
@@ -233,6 +239,10 @@ class Client(CopyableClient):
 
         Returns whether an exported path ends in that leaf; for a turn, whether it is trainable."""
         return self.send(routes.reward(session, reward, leaf, turn))
+
+    def set_tags(self, session: str, tags: Mapping[str, Tag]) -> dict[str, str]:
+        """Replaces all tags of a session, and returns them as text. They are final once a version is frozen."""
+        return self.send(routes.set_tags(session, tags))
 
     def delete(self, session: str) -> None:
         """Deletes a session."""

@@ -22,6 +22,8 @@ from .trajectories import Trajectories
 Json = dict[str, Any]
 Texts = str | Sequence[str]
 Ids = Sequence[int] | Sequence[Sequence[int]]
+# The value of a tag; tokentap keeps the text of a number.
+Tag = str | int | float | bool
 Fields = Mapping[str, object]
 
 SESSION = re.compile(r"[A-Za-z0-9._~-]{1,128}")
@@ -69,6 +71,7 @@ def generate(
     *,
     sampling_params: Any,
     session: str | None,
+    tags: Mapping[str, Tag] | None,
     return_entropy: bool | None,
     entropy_options: Mapping[str, object] | None,
     rid: str | Sequence[str] | None,
@@ -95,6 +98,7 @@ def generate(
             "return_entropy": return_entropy,
             "entropy_options": entropy_options,
             "rid": rid,
+            **({"session_tags": dict(tags)} if tags else {}),
             **({"stream": True} if stream else {}),
             **fields,
         }
@@ -170,6 +174,12 @@ def reward(name: str, value: float | Mapping[str, object], leaf: int | None, tur
         raise ValueError(f"the reward of {name!r} is {value}: a reward is a finite number or an object")
     body = encoded({"reward": value, "leaf": leaf, "turn": turn})
     return Call("POST", target("v1", "sessions", name, "reward"), lambda reply: bool(reply.json()["applies"]), body)
+
+
+def set_tags(name: str, tags: Mapping[str, Tag]) -> Call[dict[str, str]]:
+    """`PUT /v1/sessions/{id}/tags`; returns the tags as text."""
+    where = target("v1", "sessions", name, "tags")
+    return Call("PUT", where, lambda reply: dict(reply.json()["tags"]), encoded(tags))
 
 
 def delete(name: str) -> Call[None]:
