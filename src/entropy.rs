@@ -37,6 +37,9 @@ use crate::logprobs::Rows;
 /// most negative finite float before they send it.
 pub const MASKED: f32 = -1e30;
 
+/// The threshold of a token with high entropy, in nats: the 80th percentile in the "80/20" paper (arXiv 2506.01939).
+pub const HIGH_ENTROPY: f64 = 0.672;
+
 /// A batch of tokens to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct TopK<'a> {

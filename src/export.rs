@@ -53,7 +53,7 @@ pub use exclude::{Exclusions, Lack};
 #[cfg(test)]
 pub(crate) use facts::flag_names;
 pub use facts::flags;
-pub(crate) use facts::{groups, reward as reward_number, reward_value, row_key};
+pub(crate) use facts::{groups, reward as reward_number, row_key};
 use format::Exporter;
 pub use format::{ExportOption, UnusedOption};
 pub(crate) use images::settings as image_settings;

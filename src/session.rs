@@ -8,6 +8,7 @@ mod chat;
 mod conditions;
 mod error;
 mod forest;
+mod histogram;
 mod ids;
 mod labels;
 pub mod ledger;
@@ -16,12 +17,16 @@ mod policy;
 mod restore;
 mod reward;
 mod scores;
+mod session_row;
 mod sessions;
 mod sharing;
 mod snapshot;
 mod state;
+mod steps;
 mod store;
+mod table;
 mod tags;
+mod totals;
 mod turn;
 mod view;
 
@@ -30,6 +35,7 @@ pub use conditions::{Conditions, FieldValue, InvalidConditions, SessionFacts, Se
 pub use error::SessionError;
 use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
+pub use histogram::Histogram;
 pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
 pub use labels::{Classes, Dialect, Labels, RequestClass, fill_label};
@@ -38,7 +44,8 @@ pub use policy::{
     AdapterCall, AdapterSpan, EpochMark, INITIAL_WEIGHT_VERSION, Policy, ReportedVersions, RequestedAdapter, Span,
     WeightCall, WeightCallOutcome,
 };
-pub use reward::{Reward, RewardScope, RewardTarget};
+pub(crate) use reward::reward_number;
+pub use reward::{Reward, RewardSamples, RewardScope, RewardTarget};
 pub use scores::{ScoredTurn, Scores, TurnScores, WeightEpochs};
 pub use sessions::{
     Call, FinishedCursor, FinishedError, FinishedItem, FinishedLimits, FinishedList, FinishedPartitions, LedgerStatus,
@@ -47,10 +54,13 @@ pub use sessions::{
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
 pub use state::{Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
+pub use steps::{MOST_STEPS, Numbers, StepKey, StepList, TrainingStep};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };
+pub use table::{TableCursor, TableError, TableOrder, TablePage, TableQuery};
 pub use tags::{InvalidTags, MOST_TAGS, Tags};
+pub use totals::{EntropyTotals, Mismatch, Totals};
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,
     SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata, UnexpandedPath,

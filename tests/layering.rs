@@ -86,6 +86,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/generation/",
             "src/images/recent.rs",
             "src/metrics/memo.rs",
+            "src/session/steps.rs",
             "src/session/store.rs",
             "src/session/store/",
         ],

@@ -12,7 +12,7 @@ use super::{Lack, RowCounts};
 use crate::columns::{Alignment, COLUMNS};
 use crate::engine::sglang::extras;
 use crate::named_enum::named_enum;
-use crate::session::{Cause, Fault, Path, Row, TurnMetadata};
+use crate::session::{self, Cause, Fault, Path, Row, TurnMetadata};
 
 /// The flags of a row: conditions that a trainer should know of.
 #[must_use]
@@ -124,13 +124,7 @@ impl Status {
 
 /// The reward as one number: the value itself, or the `reward` or `score` of an object.
 pub(crate) fn reward(value: Option<&Arc<Value>>) -> Option<f64> {
-    reward_value(value?)
-}
-
-/// The same of a value that is not shared.
-pub(crate) fn reward_value(value: &Value) -> Option<f64> {
-    let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
-    number.filter(|number| number.is_finite())
+    session::reward_number(value?)
 }
 
 /// The reward as a finite float32.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::export::{reward_number, reward_value};
+use crate::export::reward_number;
 use crate::json::DecodeError;
+use crate::session;
 
 /// The samples of one prompt.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -130,7 +131,7 @@ pub(super) fn stored_reward(session: &str, leaf: u32, stored: Option<&Arc<Value>
 /// # Errors
 /// `bad_request`, unless it is a number, or an object with a number `reward` or `score`, in the range of a float32.
 pub fn check_storable(reward: &Value) -> Result<(), RequestError> {
-    if reward_value(reward).is_some_and(is_float32) {
+    if session::reward_number(reward).is_some_and(is_float32) {
         return Ok(());
     }
     let message = format!("must be a finite float32, or an object with one as `reward` or `score`, not {reward}");

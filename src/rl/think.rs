@@ -5,8 +5,7 @@ use serde::Serialize;
 use crate::export::Thinking;
 use crate::session::{Path, Turn};
 
-/// The threshold of a token with high entropy, in nats: the 80th percentile in the "80/20" paper (arXiv 2506.01939).
-pub const HIGH_ENTROPY: f64 = 0.672;
+pub use crate::entropy::HIGH_ENTROPY;
 
 /// The ids of the think tokens, which differ between models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

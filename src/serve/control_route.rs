@@ -26,9 +26,14 @@ const ENTROPY: ControlRoute =
     ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
 
 /// The routes below `/v1/`.
-pub(crate) static ROUTES: [ControlRoute; 16] = [
+pub(crate) static ROUTES: [ControlRoute; 17] = [
     ENTROPY,
-    ControlRoute { pattern: "/v1/sessions", methods: &[Method::GET], query: &["after", "limit", "order", "search"] },
+    ControlRoute {
+        pattern: "/v1/sessions",
+        methods: &[Method::GET],
+        query: &["after", "limit", "order", "search", "sort", "where"],
+    },
+    ControlRoute { pattern: "/v1/steps", methods: &[Method::GET], query: &["by", "where", "limit"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
     ControlRoute {
         pattern: "/v1/sessions/{id}/trajectories",

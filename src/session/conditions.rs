@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
+use super::tags::is_tag_name;
 use crate::json::percent_decode_bytes;
 use crate::named_enum::named_enum;
 
@@ -11,7 +12,7 @@ use crate::named_enum::named_enum;
 const MOST: usize = 32;
 
 /// Before the name of a tag that is also the name of a field.
-const TAG_PREFIX: &str = "tag.";
+pub(super) const TAG_PREFIX: &str = "tag.";
 
 named_enum! {
     /// A value of a session that conditions compare. Its name is that of the member in `GET /v1/sessions`.
@@ -24,6 +25,8 @@ named_enum! {
         Turns = "turns",
         /// Sampled tokens of all turns.
         SampledTokens = "sampled_tokens",
+        /// Sampled tokens of turns without a fault, of the default classes, that no later turn replaces.
+        TrainedTokens = "trained_tokens",
         /// Turns that are not trained.
         Faults = "faults",
         /// Frozen versions.
@@ -36,6 +39,18 @@ named_enum! {
         Running = "running",
         /// The bytes that it takes.
         Bytes = "bytes",
+        /// The mean of the latest rewards of its paths, or else its own, as a number.
+        Reward = "reward",
+        /// The mean entropy of its sampled tokens, in nats.
+        MeanEntropy = "mean_entropy",
+        /// The share of sampled tokens with a high entropy, 0 to 1.
+        HighEntropyShare = "high_entropy_share",
+        /// How the latest turn ended.
+        FinishReason = "finish_reason",
+        /// The policy that sampled last.
+        Policy = "policy",
+        /// Flags of its turns.
+        Flags = "flags",
     }
 }
 
@@ -46,6 +61,8 @@ pub enum FieldValue<'a> {
     Number(f64),
     /// A text; a flag is `true` or `false`.
     Text(Cow<'a, str>),
+    /// Several names. One of them equals a text, or none does.
+    Names(Vec<&'a str>),
 }
 
 /// What conditions are checked against.
@@ -70,10 +87,40 @@ struct Condition {
     number: Option<f64>,
 }
 
+/// What a condition compares, or a table is sorted by.
 #[derive(Debug, Clone, PartialEq)]
-enum Subject {
+pub(super) enum Subject {
     Field(SessionField),
     Tag(Box<str>),
+}
+
+impl Subject {
+    /// The field with this name, or else the tag; `None` if neither can have the name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let tag = |name: &str| is_tag_name(name).then(|| Self::Tag(name.into()));
+        match (name.strip_prefix(TAG_PREFIX), SessionField::from_name(name)) {
+            (Some(name), _) => tag(name),
+            (None, Some(field)) => Some(Self::Field(field)),
+            (None, None) => tag(name),
+        }
+    }
+
+    /// Its value in a session.
+    pub(super) fn of<'a>(&self, session: &'a impl SessionFacts) -> Option<FieldValue<'a>> {
+        match self {
+            Self::Field(field) => session.field(*field),
+            Self::Tag(name) => Some(FieldValue::Text(session.tag(name)?.into())),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(field) => f.write_str(field.name()),
+            Self::Tag(name) => write!(f, "{TAG_PREFIX}{name}"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,32 +201,30 @@ impl Condition {
         let invalid = || InvalidConditions::new(format_args!("{text:?} is no condition"));
         let at = text.find(['=', '!', '<', '>']).ok_or_else(invalid)?;
         let (operator, value) = Operator::parse(&text[at..]).ok_or_else(invalid)?;
-        let name = text[..at].trim_end();
-        let subject = match (name.strip_prefix(TAG_PREFIX), SessionField::from_name(name)) {
-            (Some(tag), _) => Subject::Tag(tag.into()),
-            (None, Some(field)) => Subject::Field(field),
-            (None, None) => Subject::Tag(name.into()),
-        };
-        if matches!(&subject, Subject::Tag(name) if name.is_empty()) {
-            return Err(invalid());
-        }
+        let subject = Subject::parse(text[..at].trim_end()).ok_or_else(invalid)?;
         let value = percent_decode_bytes(value.trim_start());
         let text = std::str::from_utf8(&value).map_err(|_| invalid())?;
         Ok(Self { subject, operator, number: finite(text), text: text.into() })
     }
 
     fn accepts(&self, session: &impl SessionFacts) -> Option<bool> {
-        let found = match &self.subject {
-            Subject::Field(field) => session.field(*field)?,
-            Subject::Tag(name) => FieldValue::Text(session.tag(name)?.into()),
-        };
+        let found = self.subject.of(session)?;
         let number = match &found {
             FieldValue::Number(number) => Some(*number),
             FieldValue::Text(text) => finite(text),
+            FieldValue::Names(names) => {
+                let orders = || names.iter().map(|name| (*name).cmp(&*self.text));
+                return Some(match self.operator {
+                    Operator::NotEqual => orders().all(Ordering::is_ne),
+                    operator => orders().any(|order| operator.accepts(order)),
+                });
+            }
         };
         let order = match (number, self.number, found) {
             (Some(found), Some(wanted), _) => found.partial_cmp(&wanted)?,
             (_, _, FieldValue::Text(text)) => (*text).cmp(&*self.text),
+            // names have returned before
+            (_, _, FieldValue::Names(_)) => return None,
             (_, _, FieldValue::Number(number)) => number.to_string().as_str().cmp(&self.text),
         };
         Some(self.operator.accepts(order))
@@ -198,31 +243,6 @@ fn finite(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-impl SessionFacts for super::Summary {
-    fn field(&self, field: SessionField) -> Option<FieldValue<'_>> {
-        let flag = |flag: bool| FieldValue::Text(if flag { "true" } else { "false" }.into());
-        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
-        let count = |count: usize| FieldValue::Number(count as f64);
-        let wide = |number: u64| count(usize::try_from(number).unwrap_or(usize::MAX));
-        Some(match field {
-            SessionField::Session => FieldValue::Text((&*self.session).into()),
-            SessionField::CreatedMs => wide(self.created_ms),
-            SessionField::Turns => count(self.turns),
-            SessionField::SampledTokens => count(self.sampled_tokens),
-            SessionField::Faults => count(self.faults.iter().map(|(_, turns)| turns).sum()),
-            SessionField::FrozenVersions => count(self.frozen),
-            SessionField::Done => flag(self.done),
-            SessionField::Incomplete => flag(self.incomplete),
-            SessionField::Running => count(self.running as usize),
-            SessionField::Bytes => wide(self.bytes),
-        })
-    }
-
-    fn tag(&self, name: &str) -> Option<&str> {
-        self.tags.get(name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +255,7 @@ mod tests {
             match field {
                 SessionField::Turns => Some(FieldValue::Number(3.0)),
                 SessionField::Done => Some(FieldValue::Text("false".into())),
+                SessionField::Flags => Some(FieldValue::Names(vec!["one", "two"])),
                 _ => None,
             }
         }
@@ -270,6 +291,9 @@ mod tests {
             ("done=false", true),
             ("odd=a%2Cb", true),
             ("nan=nan", true),
+            ("flags=one,flags=two,flags!=three", true),
+            ("flags!=one", false),
+            ("flags=three", false),
         ] {
             assert_eq!(accepts(conditions), expected, "{conditions}");
         }

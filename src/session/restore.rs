@@ -202,7 +202,9 @@ impl State {
                 TurnMetadata { uid, fault: Some(Fault::Lost), cause: Cause::Unplaced, ..TurnMetadata::default() };
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
-            self.forest.push(Arc::new(Turn { id, parent: None, prompt, response, logprobs, entropy, about }));
+            let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about };
+            self.count(&turn);
+            self.forest.push(Arc::new(turn));
         }
     }
 

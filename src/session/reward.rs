@@ -30,6 +30,37 @@ pub struct Reward {
     pub value: Arc<Value>,
 }
 
+/// A reward as one number: the value itself, or the `reward` or `score` of an object.
+pub(crate) fn reward_number(value: &Value) -> Option<f64> {
+    let number = value.as_f64().or_else(|| ["reward", "score"].iter().find_map(|name| value.get(name)?.as_f64()));
+    number.filter(|number| number.is_finite())
+}
+
+/// Rewards of samples that are compared with each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RewardSamples {
+    /// Their number.
+    pub count: u32,
+    /// One of them.
+    pub first: f64,
+    /// Whether they differ.
+    pub differs: bool,
+}
+
+impl RewardSamples {
+    /// One reward.
+    pub(super) fn of(first: f64) -> Self {
+        Self { count: 1, first, differs: false }
+    }
+
+    /// These and others.
+    pub(super) fn with(self, other: Self) -> Self {
+        #[expect(clippy::float_cmp, reason = "equal rewards are the same number")]
+        let differs = self.differs || other.differs || self.first != other.first;
+        Self { count: self.count.saturating_add(other.count), first: self.first, differs }
+    }
+}
+
 /// The target of a reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RewardTarget {

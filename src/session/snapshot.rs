@@ -3,15 +3,17 @@
 mod row;
 mod scored;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
 use super::error::SessionError;
+use super::session_row::policy_of;
 use super::state::{PER_LOCK, Session};
 use super::view::{Claims, Lineage, TrainedTurns, leaves, lineages};
-use super::{Path, RewardScope, Tags, Turn, TurnSelection};
+use super::{Path, RewardScope, Tags, Totals, Turn, TurnSelection};
 use crate::columns::Column;
 pub use row::{ExcludedLeaf, Row};
 
@@ -41,7 +43,7 @@ pub struct Snapshot {
 }
 
 /// A summary of a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// The name.
     pub session: Arc<str>,
@@ -67,6 +69,14 @@ pub struct Summary {
     pub bytes: u64,
     /// Its tags.
     pub tags: Tags,
+    /// The mean of the latest rewards of its paths, or else its own, if they are numbers.
+    pub reward: Option<f64>,
+    /// Numbers over its turns.
+    pub totals: Totals,
+    /// How the latest turn ended.
+    pub finish: Option<Box<str>>,
+    /// The policy that sampled last: the trainer's name, else the engine's, else the epoch.
+    pub policy: Option<String>,
 }
 
 impl Session {
@@ -174,6 +184,7 @@ impl Session {
     pub fn summary(&self) -> Summary {
         let state = self.state();
         let counts = state.forest.counts();
+        let last = state.forest.turns().last();
         Summary {
             session: Arc::clone(&self.id),
             created_ms: state.created_ms,
@@ -187,6 +198,10 @@ impl Session {
             running: state.running,
             bytes: state.size(),
             tags: state.tags.clone(),
+            reward: state.rewards.mean(),
+            totals: state.totals.clone(),
+            finish: last.and_then(|turn| turn.about.finish.clone()),
+            policy: last.and_then(|turn| policy_of(turn)).map(Cow::into_owned),
         }
     }
 }

@@ -1,24 +1,24 @@
 //! A session: a forest of turns with rewards, and its frozen versions.
 
+mod annotations;
 mod coverage;
 mod publication;
 mod replies;
 mod rewards;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::error::SessionError;
 use super::ledger::{Ack, AckOutcome, Change, Record};
 use super::scores::SessionScores;
 use super::turn::{Draft, SessionImages};
 use super::view::upwards;
 use super::{
-    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Reward, RewardScope, Scores, Tags, Turn,
-    TurnKey, Uid, UnexpandedPath,
+    Cause, Digest, Fault, Fingerprint, HistoryChange, LazyForest, Prefix, Tags, Totals, Turn, TurnKey, Uid,
+    UnexpandedPath,
 };
 use crate::images::{Image, ImageDigest};
 pub use coverage::RecordedPrefix;
@@ -51,6 +51,8 @@ pub struct Session {
     pub(super) replies: Mutex<Option<Box<Replies>>>,
     // locked while paths claim their turns and get their numbers; locked before the order and the state
     pub(super) publication: Mutex<Publication>,
+    /// A hash of its first prompt, once it is computed.
+    pub(super) prompt_hash: OnceLock<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,7 @@ pub(super) struct State {
     pub(super) rewards: Rewards,
     pub(super) scores: SessionScores,
     pub(super) tags: Tags,
+    pub(super) totals: Totals,
     /// The version that was open when a generation was not recorded.
     pub(super) incomplete: Option<u32>,
     /// A call was marked as the last.
@@ -106,55 +109,6 @@ impl State {
         self.last_frozen().version + 1
     }
 
-    /// The version that a reward belongs to.
-    ///
-    /// # Errors
-    /// When the session is frozen, or has no such turn.
-    pub(super) fn rewarded_version(&self, scope: RewardScope) -> Result<u32, SessionError> {
-        if self.is_frozen() {
-            return Err(SessionError::Frozen);
-        }
-        if scope.turn().is_some_and(|turn| turn >= self.forest.next_id()) {
-            return Err(SessionError::NoTurn(self.forest.next_id()));
-        }
-        Ok(self.open_version())
-    }
-
-    /// Whether the tags would change. They are final once a version is frozen, so that its exports stay the same.
-    ///
-    /// # Errors
-    /// [`SessionError::TagsFrozen`].
-    pub(super) fn changes_tags(&self, tags: &Tags) -> Result<bool, SessionError> {
-        match self.tags != *tags {
-            true if !self.frozen.is_empty() => Err(SessionError::TagsFrozen),
-            changes => Ok(changes),
-        }
-    }
-
-    /// Checks that a call may set these tags.
-    ///
-    /// # Errors
-    /// [`SessionError::TagsFrozen`], [`SessionError::TooManyTags`].
-    pub(super) fn check_call_tags(&self, tags: &Tags) -> Result<(), SessionError> {
-        if !self.tags.lacks(tags) {
-            Ok(())
-        } else if !self.frozen.is_empty() {
-            Err(SessionError::TagsFrozen)
-        } else if !self.tags.has_room_for(tags) {
-            Err(SessionError::TooManyTags(self.tags.len()))
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Replaces all tags. Returns the bytes by which the session grows.
-    pub(super) fn set_tags(&mut self, tags: Tags) -> i64 {
-        let (new, before) = (tags.bytes() as u64, self.tags.bytes() as u64);
-        self.tags = tags;
-        self.bytes = (self.bytes + new).saturating_sub(before);
-        i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
-    }
-
     /// The bytes of the session with its pictures, which other sessions may have too.
     pub(super) fn size(&self) -> u64 {
         self.bytes + self.images.values().map(|image| image.size).sum::<u64>()
@@ -176,22 +130,6 @@ impl State {
         self.image_records.extend(stored.map(|image| (image.digest, outcome.clone())));
         self.image_records.retain(|_, outcome| outcome.is_stored() != Some(true));
         ack
-    }
-
-    /// Sets the reward of a scope and version. Returns the bytes by which the session grows.
-    pub(super) fn reward(&mut self, reward: Reward) -> i64 {
-        let new = reward.bytes();
-        let before = self.rewards.set(reward).map_or(0, |before| before.bytes());
-        self.bytes = (self.bytes + new).saturating_sub(before);
-        i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
-    }
-
-    /// Sets the scores of a turn by a teacher. Returns the bytes by which the session grows.
-    pub(super) fn score(&mut self, scores: Arc<Scores>) -> i64 {
-        let new = scores.bytes();
-        let before = self.scores.set(scores).map_or(0, |before| before.bytes());
-        self.bytes = (self.bytes + new).saturating_sub(before);
-        i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }
 
     /// The number of the turn with this uid, if it is one of the latest.
@@ -230,9 +168,17 @@ impl State {
             self.tags = tags;
             grown as u64
         });
+        self.count(&turn);
         let bytes = turn.bytes().saturating_sub(shared) + tags + self.forest.push(turn);
         self.bytes += bytes;
         bytes
+    }
+
+    /// Counts a turn that is about to be added.
+    pub(super) fn count(&mut self, turn: &Turn) {
+        let turns = self.forest.turns();
+        let replaced = turn.about.supersedes.iter().filter_map(|id| turns.get(*id as usize));
+        self.totals.add(turn, replaced.map(|turn| &**turn));
     }
 
     /// Whether nothing was added after the last frozen version: no turn, and no mark of an unrecorded generation.
@@ -245,7 +191,8 @@ impl Session {
     pub(super) fn new(id: Arc<str>, number: u64, birth: Uid, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
         let (state, publication, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
-        Self { id, number, birth, tick: AtomicU64::new(0), state, publication, replies }
+        let (tick, prompt_hash) = (AtomicU64::new(0), OnceLock::new());
+        Self { id, number, birth, tick, state, publication, replies, prompt_hash }
     }
 
     /// Moves the turns and their indexes out of the session.
@@ -295,6 +242,12 @@ impl Session {
     #[must_use]
     pub fn turn(&self, id: u32) -> Option<Arc<Turn>> {
         self.state().forest.turns().get(id as usize).map(Arc::clone)
+    }
+
+    /// Numbers over its turns.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.state().totals.clone()
     }
 
     /// Its tags.

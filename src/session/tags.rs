@@ -56,14 +56,19 @@ impl From<Malformed> for InvalidTags {
     }
 }
 
+/// Whether a tag may have this name.
+pub(super) fn is_tag_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
 /// Collects tags, and checks each.
 #[derive(Default)]
 struct Collector(BTreeMap<Box<str>, Box<str>>);
 
 impl Collector {
     fn add(&mut self, name: &str, value: &str) -> Result<(), InvalidTags> {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_allowed) {
+        if !is_tag_name(name) {
             return Err(InvalidTags::new(format_args!("{:?} cannot name a tag", shortened(name))));
         }
         if name.len() + value.len() > LONGEST_TAG {

@@ -79,6 +79,7 @@ mod stand_in;
 mod step_rewards;
 mod streams;
 mod support;
+mod table;
 mod tags;
 mod targets;
 mod teacher;

@@ -39,7 +39,7 @@ pub(super) fn open(dir: &Path, args: &ExportArgs) -> Result<ExportSource, String
     check_log(dir, &found)?;
     let mut sessions = select(&store, &args.session)?;
     if let Some(conditions) = conditions {
-        sessions.retain(|session| conditions.accept(&session.summary()));
+        sessions.retain(|session| session.meets(&conditions));
     }
     let tokens = args.think_tokens.map(|ThinkIds { start, end }| ThinkTokens { start, end });
     let mut batch = Batch {

@@ -51,7 +51,8 @@ impl SessionFacts for SessionEntry {
                 Value::String(text) => Some(FieldValue::Text(text.into())),
                 // counts by name
                 Value::Object(counts) => Some(FieldValue::Number(counts.values().filter_map(Value::as_f64).sum())),
-                Value::Null | Value::Array(_) => None,
+                Value::Array(names) => Some(FieldValue::Names(names.iter().filter_map(Value::as_str).collect())),
+                Value::Null => None,
             },
         }
     }

@@ -10,6 +10,7 @@ mod query;
 mod running;
 pub(crate) mod samples;
 pub(crate) mod sessions;
+mod steps;
 mod teacher_scores;
 
 use std::collections::BTreeSet;
@@ -72,6 +73,7 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         ["sessions", id, "freeze"] => sessions::freeze(proxy, id).await,
         ["sessions", id, "tags"] => sessions::set_tags(proxy, id, request).await,
         ["sessions", id, _] => sessions::reward(proxy, id, request).await,
+        ["steps"] => steps::list(proxy, query).await,
         ["requests"] => offload(move || Ok(running::list(&owned, &query))).await,
         ["requests", ..] => running::entropy(proxy, control_route::rid_of_entropy(&path).unwrap_or_default(), &query),
         ["trajectories"] => finished::stream(proxy, query).await,

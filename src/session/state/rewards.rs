@@ -5,16 +5,55 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::session::{Reward, RewardScope};
+use crate::session::{Reward, RewardSamples, RewardScope, reward_number};
 
 /// The rewards of a session by scope, by rising versions.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Rewards(BTreeMap<RewardScope, Vec<Reward>>);
+pub(in crate::session) struct Rewards {
+    by_scope: BTreeMap<RewardScope, Vec<Reward>>,
+    /// The sum and the number of the latest rewards of paths that are numbers.
+    paths: (f64, u32),
+}
 
 impl Rewards {
     /// Adds a reward. Replaces and returns the one for the same scope and version.
     pub(in crate::session) fn set(&mut self, reward: Reward) -> Option<Reward> {
-        let known = self.0.entry(reward.scope).or_default();
+        let scope = reward.scope;
+        let before = self.latest(scope);
+        let replaced = self.insert(reward);
+        if matches!(scope, RewardScope::Leaf(_)) {
+            let (sum, count) = &mut self.paths;
+            (*sum, *count) = (*sum - before.unwrap_or(0.0), *count - u32::from(before.is_some()));
+            let now = self.latest(scope);
+            let (sum, count) = &mut self.paths;
+            (*sum, *count) = (*sum + now.unwrap_or(0.0), *count + u32::from(now.is_some()));
+        }
+        replaced
+    }
+
+    /// The mean of the latest rewards of paths, or else the latest one of the session, if they are numbers.
+    pub(in crate::session) fn mean(&self) -> Option<f64> {
+        match self.paths {
+            (_, 0) => self.latest(RewardScope::Session),
+            (sum, count) => Some(sum / f64::from(count)),
+        }
+    }
+
+    /// The latest rewards of paths, or else that of the session, as samples of the first prompt; `None` if none is a number.
+    pub(in crate::session) fn samples(&self) -> Option<RewardSamples> {
+        let paths = self.by_scope.range(RewardScope::Leaf(0)..=RewardScope::Leaf(u32::MAX));
+        let numbers = paths.filter_map(|(_, known)| reward_number(&known.last()?.value));
+        let of_paths = numbers.map(RewardSamples::of).reduce(RewardSamples::with);
+        of_paths.or_else(|| self.latest(RewardScope::Session).map(RewardSamples::of))
+    }
+
+    /// The latest reward of a scope as a number.
+    fn latest(&self, scope: RewardScope) -> Option<f64> {
+        reward_number(&self.by_scope.get(&scope)?.last()?.value)
+    }
+
+    fn insert(&mut self, reward: Reward) -> Option<Reward> {
+        let known = self.by_scope.entry(reward.scope).or_default();
         let at = known.partition_point(|known| known.version < reward.version);
         match known.get_mut(at).filter(|known| known.version == reward.version) {
             Some(known) => Some(std::mem::replace(known, reward)),
@@ -27,12 +66,12 @@ impl Rewards {
 
     /// All rewards, in a fixed order.
     pub(in crate::session) fn all(&self) -> impl Iterator<Item = &Reward> {
-        self.0.values().flatten()
+        self.by_scope.values().flatten()
     }
 
     /// Whether the scope itself has a reward for this version.
     pub(in crate::session) fn has(&self, version: u32, scope: RewardScope) -> bool {
-        self.0.get(&scope).is_some_and(|known| known.iter().any(|reward| reward.version == version))
+        self.by_scope.get(&scope).is_some_and(|known| known.iter().any(|reward| reward.version == version))
     }
 
     /// The last reward of the path that ends in `leaf`, else of the session, up to a version.
@@ -54,14 +93,14 @@ impl Rewards {
         count: usize,
         out: &mut HashMap<RewardScope, Arc<Value>>,
     ) -> Option<RewardScope> {
-        let mut rest = self.0.range(from..);
+        let mut rest = self.by_scope.range(from..);
         let part = rest.by_ref().take(count);
         out.extend(part.filter_map(|(scope, known)| Some((*scope, Self::last_up_to(known, version)?))));
         rest.next().map(|(scope, _)| *scope)
     }
 
     fn last_of(&self, version: u32, scope: RewardScope) -> Option<Arc<Value>> {
-        Self::last_up_to(self.0.get(&scope)?, version)
+        Self::last_up_to(self.by_scope.get(&scope)?, version)
     }
 
     fn last_up_to(known: &[Reward], version: u32) -> Option<Arc<Value>> {
@@ -97,6 +136,22 @@ mod tests {
             assert_eq!((parts, copied.len()), (3, if value.is_some() { 11 } else { 0 }));
             assert!(copied.values().all(|copied| copied.as_u64() == value), "version {version}");
         }
+    }
+
+    #[test]
+    fn mean_is_that_of_the_latest_rewards_of_paths_else_of_the_session() {
+        let mut rewards = Rewards::default();
+        assert_eq!(rewards.mean(), None);
+        rewards.set(reward(1, RewardScope::Session, 4));
+        rewards.set(reward(1, RewardScope::Turn(0), 9));
+        assert_eq!(rewards.mean(), Some(4.0));
+        rewards.set(reward(1, RewardScope::Leaf(0), 1));
+        rewards.set(reward(2, RewardScope::Leaf(1), 2));
+        rewards.set(reward(1, RewardScope::Leaf(1), 7));
+        assert_eq!(rewards.mean(), Some(1.5), "of the latest version");
+        let text = Reward { value: Arc::new("good".into()), ..reward(2, RewardScope::Leaf(1), 0) };
+        rewards.set(text);
+        assert_eq!(rewards.mean(), Some(1.0), "one is no number");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::session::state::{FinishedPaths, Session};
 const REMEMBERED: usize = 1000;
 
 /// Bytes that a session takes besides its turns: its own, its name, and its places in the order and in the map of sessions.
-pub(in crate::session) const SESSION_OVERHEAD: u64 = 560;
+pub(in crate::session) const SESSION_OVERHEAD: u64 = 864;
 
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;

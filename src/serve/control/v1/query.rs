@@ -4,10 +4,10 @@ use http::Uri;
 
 use crate::json::percent_decode;
 use crate::serve::problem::Problem;
-use crate::session::{Classes, Consumer};
+use crate::session::{Classes, Conditions, Consumer, TableError, TableOrder};
 
 /// The members of a query.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Query {
     /// `after`: the cursor of a page.
     pub after: Option<String>,
@@ -21,6 +21,12 @@ pub(super) struct Query {
     pub newest: bool,
     /// `search`: a part of a session's name.
     pub search: Option<String>,
+    /// `sort`: the order of a table.
+    pub sort: Option<TableOrder>,
+    /// `by`: what makes a step.
+    pub by: Option<String>,
+    /// `where`: the conditions of a table.
+    pub conditions: Option<Conditions>,
     /// `session`: only this session.
     pub session: Option<String>,
     /// `version` of a session.
@@ -54,6 +60,16 @@ impl Query {
                 "since" => query.since = Some(value),
                 "index" => query.index = Some(value.parse().map_err(|_| bad("a number"))?),
                 "search" => query.search = Some(value).filter(|part| !part.is_empty()),
+                "by" => query.by = Some(value),
+                "sort" => {
+                    let order = value.parse().map_err(|error: TableError| Problem::bad_request(error.to_string()))?;
+                    query.sort = Some(order);
+                }
+                "where" => {
+                    let conditions = Conditions::parse(&value);
+                    let conditions = conditions.map_err(|error| Problem::bad_request(format!("where: {error}")))?;
+                    query.conditions = Some(conditions);
+                }
                 "session" => query.session = Some(value),
                 "scores" => query.scores = Some(value),
                 "order" if value == "newest" => query.newest = true,

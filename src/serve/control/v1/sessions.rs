@@ -20,8 +20,8 @@ use crate::serve::proxy::Proxy;
 use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
 use crate::session::{
-    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError, Tags,
-    Turn, TurnImage,
+    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError,
+    TableCursor, TablePage, TableQuery, Tags, Turn, TurnImage,
 };
 
 /// The default and the maximum number of sessions of a page.
@@ -91,11 +91,40 @@ fn missing(proxy: &Proxy, id: &str) -> Problem {
 }
 
 pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
+    if query.sort.is_some() || query.conditions.is_some() {
+        return table(proxy, query).await;
+    }
     let Query { after, limit, search: part, newest, .. } = query;
     let order = if newest { ListOrder::Newest } else { ListOrder::Oldest };
     let page = PageQuery { order, after, limit, part }.read(proxy).await?;
     let owned = Arc::clone(proxy);
     Ok(offload(move || list_page(&owned, &page, newest)).await)
+}
+
+/// Lists sessions by a value.
+async fn table(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
+    let Query { after, limit, search, newest, sort, conditions, .. } = query;
+    if newest {
+        let message = "order: not with sort or where; sort=-created_ms has the newest sessions first";
+        return Err(Problem::bad_request(message));
+    }
+    let order = sort.unwrap_or_default();
+    let after = after.map(|after| TableCursor::parse(&after, &order)).transpose();
+    let after = after.map_err(|error| Problem::bad_request(error.to_string()))?;
+    let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), search.unwrap_or_default());
+    let query = TableQuery { order, conditions, part, after, limit };
+    let proxy = Arc::clone(proxy);
+    Ok(offload(move || {
+        let TablePage { sessions, next, matched, scope } = proxy.sessions.table(&query);
+        let sessions: Vec<Value> = sessions.iter().map(|session| summary(session)).collect();
+        let next = next.map(|next| next.to_string());
+        let mut reply = json!({"sessions": sessions, "next": next, "matched": matched});
+        if let Some(scope) = scope {
+            reply["scope"] = scope.name().into();
+        }
+        ok(&reply)
+    })
+    .await)
 }
 
 fn list_page(proxy: &Proxy, page: &ListedPage, newest: bool) -> Response<Body> {
@@ -142,6 +171,13 @@ fn summary(session: &Session) -> Value {
         "incomplete": summary.incomplete,
         "running": summary.running,
         "bytes": summary.bytes,
+        "reward": summary.reward,
+        "mean_entropy": summary.totals.entropy.mean(),
+        "high_entropy_share": summary.totals.entropy.high_share(),
+        "trained_tokens": summary.totals.trained_tokens,
+        "finish_reason": summary.finish,
+        "policy": summary.policy,
+        "flags": summary.totals.flags().collect::<Vec<_>>(),
     });
     if !summary.tags.is_empty() {
         shown["tags"] = summary.tags.json();

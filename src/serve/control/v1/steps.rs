@@ -1,0 +1,88 @@
+//! `/v1/steps`: an overview of training steps.
+
+use std::sync::Arc;
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::ok;
+use super::query::Query;
+use crate::long_work::offload;
+use crate::serve::body::Body;
+use crate::serve::problem::Problem;
+use crate::serve::proxy::Proxy;
+use crate::session::{EntropyTotals, MOST_STEPS, Numbers, StepKey, StepList, TrainingStep};
+
+/// The default and the maximum number of steps of a reply.
+const STEPS: (usize, usize) = (1000, 10_000);
+
+/// The tag of a step.
+const DEFAULT_TAG: &str = "step";
+
+/// The shares of the quantiles, with their names.
+const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p90", 0.9)];
+
+/// Returns the steps of the sessions in memory.
+pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
+    let Query { by, conditions, limit, .. } = query;
+    let by = by.unwrap_or_else(|| DEFAULT_TAG.to_owned());
+    let key = StepKey::parse(&by)
+        .ok_or_else(|| Problem::bad_request(format!("by: must be policy or the name of a tag, not {by:?}")))?;
+    let limit = limit.unwrap_or(STEPS.0).min(STEPS.1);
+    let proxy = Arc::clone(proxy);
+    offload(move || {
+        let Some(StepList { steps, scope }) = proxy.sessions.steps(&key, conditions.as_ref()) else {
+            let message =
+                format!("by: the tag has more than {MOST_STEPS} values, so its values are no steps; see where");
+            return Err(Problem::bad_request(message));
+        };
+        let shown: Vec<Value> = steps.iter().skip(steps.len().saturating_sub(limit)).map(row).collect();
+        let mut reply = json!({"by": by, "total": steps.len(), "steps": shown});
+        if let Some(scope) = scope {
+            reply["scope"] = scope.name().into();
+        }
+        Ok(ok(&reply))
+    })
+    .await
+}
+
+fn row(step: &TrainingStep) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+    let share = |count: u64| count as f64 / step.sessions as f64;
+    let (groups, one_reward) = step.groups();
+    let means = step.mismatch.means();
+    let mismatch =
+        means.map(|(mean, absolute)| json!({"tokens": step.mismatch.tokens, "mean": mean, "mean_absolute": absolute}));
+    json!({
+        "step": step.name,
+        "sessions": step.sessions,
+        "turns": step.turns,
+        "sampled_tokens": step.sampled_tokens,
+        "trained_tokens": step.trained_tokens,
+        "reward": numbers(&step.rewards),
+        "length": numbers(&step.lengths),
+        "entropy": entropy(&step.entropy),
+        "truncated_share": share(step.truncated),
+        "fault_share": share(step.faulty),
+        "groups": {"count": groups, "one_reward": one_reward},
+        "mismatch": mismatch,
+    })
+}
+
+fn numbers(numbers: &Numbers) -> Value {
+    let Some(quantiles) = numbers.quantiles(QUANTILES.map(|(_, share)| share)) else { return Value::Null };
+    let mut shown = json!({"count": numbers.len(), "mean": numbers.mean()});
+    for ((name, _), value) in QUANTILES.into_iter().zip(quantiles) {
+        shown[name] = value.into();
+    }
+    shown
+}
+
+fn entropy(entropy: &EntropyTotals) -> Value {
+    let Some(mean) = entropy.mean() else { return Value::Null };
+    let mut shown = json!({"tokens": entropy.measured, "mean": mean, "high_share": entropy.high_share()});
+    for (name, share) in QUANTILES {
+        shown[name] = entropy.histogram.quantile(share).into();
+    }
+    shown
+}

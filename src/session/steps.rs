@@ -1,0 +1,299 @@
+//! The sessions in memory by training step: a row for each value of a tag, or for each policy.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+
+use super::conditions::{Conditions, SessionFacts, TAG_PREFIX};
+use super::session_row::{SessionRow, policy_of};
+use super::sessions::{ListScope, Sessions};
+use super::state::{Session, State};
+use super::tags::is_tag_name;
+use super::{EntropyTotals, Mismatch, RewardSamples};
+
+/// The most different steps. A tag with more values is none of steps.
+pub const MOST_STEPS: usize = 1 << 16;
+
+/// How sessions are put into steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepKey {
+    /// By the value of this tag.
+    Tag(Box<str>),
+    /// By the policy that sampled last.
+    Policy,
+}
+
+/// Steps in the order of their names: numbers, then texts.
+#[derive(Debug)]
+pub struct StepList {
+    /// The steps.
+    pub steps: Vec<TrainingStep>,
+    /// Whose sessions they have; `None` if there are no others.
+    pub scope: Option<ListScope>,
+}
+
+/// A training step.
+#[derive(Debug, Clone, Default)]
+pub struct TrainingStep {
+    /// The value of the tag, or the name of the policy.
+    pub name: Box<str>,
+    /// Its sessions.
+    pub sessions: u64,
+    /// Their turns.
+    pub turns: u64,
+    /// Sampled tokens.
+    pub sampled_tokens: u64,
+    /// See [`SessionField::TrainedTokens`](super::SessionField::TrainedTokens).
+    pub trained_tokens: u64,
+    /// Sessions whose latest turn ended by length.
+    pub truncated: u64,
+    /// Sessions with a turn that has a fault.
+    pub faulty: u64,
+    /// The rewards of sessions.
+    pub rewards: Numbers,
+    /// The sampled tokens of sessions.
+    pub lengths: Numbers,
+    /// The entropies of sampled tokens.
+    pub entropy: EntropyTotals,
+    /// The difference between the logprobs when tokens were sampled and when they were scored.
+    pub mismatch: Mismatch,
+    /// The rewards of the sessions with the same first prompt.
+    groups: HashMap<u64, RewardSamples>,
+}
+
+/// Finite numbers, each of which is kept.
+#[derive(Debug, Clone, Default)]
+pub struct Numbers(Vec<f64>);
+
+impl Numbers {
+    fn add(&mut self, number: f64) {
+        self.0.push(number);
+    }
+
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Their mean.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+        (!self.0.is_empty()).then(|| self.0.iter().sum::<f64>() / self.0.len() as f64)
+    }
+
+    /// The numbers below which these shares of them are, interpolated between neighbours.
+    #[must_use]
+    pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[f64; N]> {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        Some(shares.map(|share| {
+            #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+            let place = share.clamp(0.0, 1.0) * last as f64;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is at most `last`")]
+            let at = place as usize;
+            let (low, high) = (sorted[at], sorted[last.min(at + 1)]);
+            low + (high - low) * place.fract()
+        }))
+    }
+}
+
+impl TrainingStep {
+    fn add(&mut self, state: &State) {
+        let totals = &state.totals;
+        self.sessions += 1;
+        self.turns += u64::from(state.forest.next_id());
+        self.sampled_tokens += totals.sampled_tokens;
+        self.trained_tokens += totals.trained_tokens;
+        let last = state.forest.turns().last();
+        self.truncated += u64::from(last.is_some_and(|turn| turn.about.finish.as_deref() == Some("length")));
+        self.faulty += u64::from(totals.faults > 0);
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+        self.lengths.add(totals.sampled_tokens as f64);
+        if let Some(reward) = state.rewards.mean() {
+            self.rewards.add(reward);
+        }
+        self.entropy.merge(&totals.entropy);
+        self.mismatch.merge(totals.mismatch);
+    }
+
+    /// Adds the rewards of a session that begins with a prompt of this hash.
+    fn add_samples(&mut self, prompt: u64, samples: RewardSamples) {
+        let add = |group: &mut RewardSamples| *group = group.with(samples);
+        self.groups.entry(prompt).and_modify(add).or_insert(samples);
+    }
+
+    /// The groups of samples of one prompt of which at least two have a reward, and those of them with one reward for all.
+    #[must_use]
+    pub fn groups(&self) -> (usize, usize) {
+        let groups = || self.groups.values().filter(|group| group.count > 1);
+        (groups().count(), groups().filter(|group| !group.differs).count())
+    }
+}
+
+/// Steps in the order of their names: numbers, then texts.
+fn compare(one: &str, other: &str) -> Ordering {
+    let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
+    match (number(one), number(other)) {
+        (Some(one_number), Some(other_number)) => one_number.total_cmp(&other_number).then_with(|| one.cmp(other)),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => one.cmp(other),
+    }
+}
+
+impl Session {
+    /// A hash of the first prompt, which is computed once and without a lock; `None` without a turn.
+    fn prompt_hash(&self) -> Option<u64> {
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        if let Some(hash) = self.prompt_hash.get() {
+            return Some(*hash);
+        }
+        let first = self.turn(0)?;
+        Some(*self.prompt_hash.get_or_init(|| KEY.hash_one(first.prompt_keys())))
+    }
+}
+
+impl StepKey {
+    /// The key with this name: `policy`, or a tag, which `tag.` may precede.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        match (name, name.strip_prefix(TAG_PREFIX)) {
+            ("policy", _) => Some(Self::Policy),
+            (_, Some(tag)) | (tag, None) => is_tag_name(tag).then(|| Self::Tag(tag.into())),
+        }
+    }
+}
+
+impl Sessions {
+    /// The steps of the sessions in memory that meet the conditions, in the order of their names. Sessions without the tag, or without a turn,
+    /// are in none. `None` if there are more than [`MOST_STEPS`]. Blocks for about a microsecond for each session in memory.
+    #[must_use]
+    pub fn steps(&self, key: &StepKey, conditions: Option<&Conditions>) -> Option<StepList> {
+        let mut steps: HashMap<Box<str>, TrainingStep> = HashMap::new();
+        let mut is_bounded = true;
+        self.memory().for_each(|session| {
+            let state = session.state();
+            let samples = state.rewards.samples();
+            let row = SessionRow { session: &session, state: &state };
+            if conditions.is_some_and(|conditions| !conditions.accept(&row)) {
+                return;
+            }
+            let policy;
+            let name = match key {
+                StepKey::Tag(name) => row.tag(name),
+                StepKey::Policy => {
+                    policy = state.forest.turns().last().and_then(|turn| policy_of(turn));
+                    policy.as_deref()
+                }
+            };
+            let Some(name) = name else { return };
+            if !steps.contains_key(name) {
+                if steps.len() == MOST_STEPS {
+                    is_bounded = false;
+                    return;
+                }
+                steps.insert(name.into(), TrainingStep { name: name.into(), ..TrainingStep::default() });
+            }
+            let step = steps.get_mut(name).expect("it was inserted");
+            step.add(&state);
+            drop(state);
+            if let Some((prompt, samples)) = session.prompt_hash().zip(samples) {
+                step.add_samples(prompt, samples);
+            }
+        });
+        let mut steps: Vec<TrainingStep> = steps.into_values().collect();
+        steps.sort_unstable_by(|one, other| compare(&one.name, &other.name));
+        is_bounded.then(|| StepList { steps, scope: self.memory_scope() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::session::tests::{BOUNDLESS, draft, store};
+    use crate::session::{Call, Fault, RewardScope, Tags};
+
+    fn tagged(store: &Arc<Sessions>, name: &str, step: &str, prompt: &[u32], reward: Option<f64>) {
+        let mut call = Call::new(Arc::clone(store), name.into());
+        call.set_tags(Tags::parse_list(format!("step={step}").as_bytes()).expect("they are valid"));
+        let mut draft = draft(prompt, &[2, 3]);
+        draft.entropy = vec![0.5, 1.5];
+        let _ = call.commit(draft);
+        let session = store.session(name).expect("it has a turn");
+        if let Some(reward) = reward {
+            store.memory().reward(&session, RewardScope::Session, json!(reward)).expect("it is open");
+        }
+    }
+
+    fn steps(store: &Arc<Sessions>, conditions: Option<&str>) -> Vec<TrainingStep> {
+        let conditions = conditions.map(|text| Conditions::parse(text).expect("they are valid"));
+        store.steps(&StepKey::parse("step").expect("it is valid"), conditions.as_ref()).expect("there are few").steps
+    }
+
+    #[tokio::test]
+    async fn sessions_are_summed_by_step_and_grouped_by_prompt() {
+        let store = store(BOUNDLESS);
+        for (at, reward) in [Some(0.0), Some(1.0), Some(0.5), None].into_iter().enumerate() {
+            tagged(&store, &format!("a{at}"), "10", &[1], reward);
+        }
+        for at in 0..3 {
+            tagged(&store, &format!("b{at}"), "10", &[7], Some(1.0));
+        }
+        tagged(&store, "alone", "10", &[9], Some(0.0));
+        tagged(&store, "c", "9", &[1], None);
+        tagged(&store, "d", "last", &[1], None);
+        let _ = Call::new(Arc::clone(&store), "untagged".into()).commit(draft(&[1], &[2]));
+        let mut faulty = draft(&[1, 2, 3], &[4]);
+        (faulty.about.fault, faulty.about.finish) = (Some(Fault::Aborted), Some("length".into()));
+        let _ = Call::new(Arc::clone(&store), "c".into()).commit(faulty);
+        let found = steps(&store, None);
+        assert_eq!(found.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["9", "10", "last"]);
+        let (first, ten) = (&found[0], &found[1]);
+        assert_eq!((first.sessions, first.turns, first.sampled_tokens, first.trained_tokens), (1, 2, 3, 2));
+        assert_eq!((first.truncated, first.faulty, first.rewards.mean(), first.groups()), (1, 1, None, (0, 0)));
+        assert_eq!((ten.sessions, ten.truncated, ten.faulty, ten.rewards.len()), (8, 0, 0, 7));
+        assert_eq!(ten.groups(), (2, 1), "one of the two groups has one reward");
+        assert_eq!(ten.entropy.mean(), Some(1.0));
+        assert_eq!(ten.rewards.quantiles([0.0, 0.5, 1.0]), Some([0.0, 1.0, 1.0]));
+        assert_eq!(ten.lengths.mean(), Some(2.0));
+        let rewarded = steps(&store, Some("reward>=0.5,step=10"));
+        assert_eq!((rewarded.len(), rewarded[0].sessions), (1, 5));
+    }
+
+    #[tokio::test]
+    async fn paths_of_one_session_are_a_group() {
+        let store = store(BOUNDLESS);
+        tagged(&store, "s", "1", &[1], None);
+        let _ = Call::new(Arc::clone(&store), "s".into()).commit(draft(&[1], &[5]));
+        let session = store.session("s").expect("it has turns");
+        for (leaf, reward) in [(0, 1.0), (1, 1.0)] {
+            store.memory().reward(&session, RewardScope::Leaf(leaf), json!(reward)).expect("it is open");
+        }
+        assert_eq!(steps(&store, None)[0].groups(), (1, 1));
+        store.memory().reward(&session, RewardScope::Leaf(1), json!(0.0)).expect("it is open");
+        assert_eq!(steps(&store, None)[0].groups(), (1, 0));
+    }
+
+    #[test]
+    fn quantiles_are_interpolated() {
+        let numbers = Numbers(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(numbers.quantiles([0.0, 0.5, 0.75, 1.0]), Some([1.0, 2.5, 3.25, 4.0]));
+        assert_eq!((Numbers::default().quantiles([0.5]), Numbers::default().mean()), (None, None));
+    }
+}

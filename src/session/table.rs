@@ -1,0 +1,402 @@
+//! The sessions in memory as a table: selected by conditions, sorted by a value, in pages.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::Uid;
+use super::conditions::{Conditions, FieldValue, SessionFacts, SessionField, Subject};
+use super::session_row::SessionRow;
+use super::sessions::{Backend, ListScope, Sessions};
+use super::state::Session;
+use super::store::Store;
+
+/// Sessions that are copied per lock of the order.
+const PER_LOCK: usize = 512;
+
+/// The order of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableOrder {
+    subject: Subject,
+    is_descending: bool,
+}
+
+/// A query of the table.
+#[derive(Debug, Clone)]
+pub struct TableQuery {
+    /// Its order.
+    pub order: TableOrder,
+    /// What its sessions meet; `None` for all sessions.
+    pub conditions: Option<Conditions>,
+    /// A part of the names of its sessions; empty for all sessions.
+    pub part: String,
+    /// The end of the previous page; `None` for the first page.
+    pub after: Option<TableCursor>,
+    /// The most sessions of a page, at least 1.
+    pub limit: usize,
+}
+
+/// A page of the table.
+#[derive(Debug)]
+pub struct TablePage {
+    /// The sessions.
+    pub sessions: Vec<Arc<Session>>,
+    /// Where the next page begins; `None` on the last page.
+    pub next: Option<TableCursor>,
+    /// The number of sessions on all pages.
+    pub matched: usize,
+    /// The sessions are those of this process; `None` if there are no others.
+    pub scope: Option<ListScope>,
+}
+
+/// The place after a session: its value and its birth. A session whose value changes between two pages may be on both or on none, any other
+/// one is on exactly one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableCursor {
+    order: TableOrder,
+    value: SortValue,
+    birth: Uid,
+}
+
+/// A value by which sessions are sorted. Numbers come before texts.
+#[derive(Debug, Clone, PartialEq)]
+enum SortValue {
+    Number(f64),
+    Text(Box<str>),
+    /// After all others, also in a descending order.
+    Absent,
+}
+
+/// A text is no order or no cursor.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// It does not name a field or a tag.
+    #[error(
+        "sort: must be the name of a field or of a tag, such as reward, or -reward for a descending order, not {0:?}"
+    )]
+    Order(String),
+    /// It is not the cursor of a page with this order.
+    #[error("after: must be the next of a page with the same sort, not {0:?}")]
+    Cursor(String),
+}
+
+impl FromStr for TableOrder {
+    type Err = TableError;
+
+    fn from_str(text: &str) -> Result<Self, TableError> {
+        let name = text.strip_prefix('-').unwrap_or(text);
+        let subject = Subject::parse(name).ok_or_else(|| TableError::Order(text.to_owned()))?;
+        Ok(Self { subject, is_descending: name.len() < text.len() })
+    }
+}
+
+impl Default for TableOrder {
+    /// By creation.
+    fn default() -> Self {
+        Self { subject: Subject::Field(SessionField::CreatedMs), is_descending: false }
+    }
+}
+
+impl fmt::Display for TableOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.is_descending { "-" } else { "" }, self.subject)
+    }
+}
+
+impl TableOrder {
+    fn value(&self, session: &impl SessionFacts) -> SortValue {
+        let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
+        match self.subject.of(session) {
+            None => SortValue::Absent,
+            Some(FieldValue::Number(number)) => SortValue::Number(number),
+            #[expect(clippy::cast_precision_loss, reason = "a session has few flags")]
+            Some(FieldValue::Names(names)) => SortValue::Number(names.len() as f64),
+            Some(FieldValue::Text(text)) => {
+                number(&text).map_or_else(|| SortValue::Text((*text).into()), SortValue::Number)
+            }
+        }
+    }
+
+    fn compare(&self, one: &SortValue, other: &SortValue) -> Ordering {
+        let order = match (one, other) {
+            (SortValue::Absent, SortValue::Absent) => return Ordering::Equal,
+            (SortValue::Absent, _) => return Ordering::Greater,
+            (_, SortValue::Absent) => return Ordering::Less,
+            (SortValue::Number(one), SortValue::Number(other)) => one.total_cmp(other),
+            (SortValue::Text(one), SortValue::Text(other)) => one.cmp(other),
+            (SortValue::Number(_), SortValue::Text(_)) => Ordering::Less,
+            (SortValue::Text(_), SortValue::Number(_)) => Ordering::Greater,
+        };
+        if self.is_descending { order.reverse() } else { order }
+    }
+}
+
+/// A text separates the parts with a character that names of tags do not have. The text of a value is in hexadecimal digits.
+impl fmt::Display for TableCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}!{}!", self.order, self.birth)?;
+        match &self.value {
+            SortValue::Number(number) => write!(f, "n{:016x}", number.to_bits()),
+            SortValue::Text(text) => {
+                f.write_str("t")?;
+                text.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            SortValue::Absent => f.write_str("a"),
+        }
+    }
+}
+
+impl TableCursor {
+    /// Parses the cursor of a page with this order.
+    ///
+    /// # Errors
+    /// [`TableError::Cursor`].
+    pub fn parse(text: &str, order: &TableOrder) -> Result<Self, TableError> {
+        let parsed = || {
+            let mut parts = text.split('!');
+            let (of, birth, value) = (parts.next()?, parts.next()?, parts.next()?);
+            let is_whole = parts.next().is_none() && of.parse().is_ok_and(|of: TableOrder| of == *order);
+            let value = match value.split_at_checked(1)? {
+                ("n", bits) => SortValue::Number(f64::from_bits(u64::from_str_radix(bits, 16).ok()?)),
+                ("t", digits) => {
+                    let pairs = digits.as_bytes().chunks(2);
+                    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+                    SortValue::Text(String::from_utf8(pairs.map(byte).collect::<Option<_>>()?).ok()?.into())
+                }
+                ("a", "") => SortValue::Absent,
+                _ => return None,
+            };
+            is_whole.then_some(Self { order: order.clone(), value, birth: birth.parse().ok()? })
+        };
+        parsed().ok_or_else(|| TableError::Cursor(text.to_owned()))
+    }
+}
+
+/// A session of a page that is being collected. The greatest one is the last.
+struct Candidate<'a> {
+    order: &'a TableOrder,
+    value: SortValue,
+    session: Arc<Session>,
+}
+
+impl Ord for Candidate<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let order = self.order.compare(&self.value, &other.value);
+        order.then_with(|| self.session.birth.cmp(&other.session.birth))
+    }
+}
+
+impl PartialOrd for Candidate<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Candidate<'_> {}
+
+impl Sessions {
+    /// Reads a page of the table of the sessions in memory: if sessions are shared, those that this process has read. Blocks for about a
+    /// microsecond for each session in memory.
+    #[must_use]
+    pub fn table(&self, query: &TableQuery) -> TablePage {
+        let TableQuery { order, conditions, part, after, limit } = query;
+        let (mut page, mut matched) = (BinaryHeap::with_capacity(limit.saturating_add(1)), 0);
+        self.memory().for_each(|session| {
+            if !session.id.contains(&**part) {
+                return;
+            }
+            let value = {
+                let row = SessionRow { session: &session, state: &session.state() };
+                if conditions.as_ref().is_some_and(|conditions| !conditions.accept(&row)) {
+                    return;
+                }
+                order.value(&row)
+            };
+            matched += 1;
+            let is_after = |after: &TableCursor| {
+                let order = order.compare(&value, &after.value);
+                order.then_with(|| session.birth.cmp(&after.birth)).is_gt()
+            };
+            if after.as_ref().is_none_or(is_after) {
+                page.push(Candidate { order, value, session });
+                if page.len() > *limit {
+                    page.pop();
+                }
+            }
+        });
+        let is_full = page.len() == *limit;
+        let page = page.into_sorted_vec();
+        let next = page.last().filter(|_| is_full).map(|last| {
+            let (value, birth) = (last.value.clone(), last.session.birth);
+            TableCursor { order: order.clone(), value, birth }
+        });
+        let sessions = page.into_iter().map(|candidate| candidate.session).collect();
+        TablePage { sessions, next, matched, scope: self.memory_scope() }
+    }
+
+    /// The scope of what is read from memory; `None` if no other process has sessions.
+    pub(super) fn memory_scope(&self) -> Option<ListScope> {
+        matches!(self.backend(), Backend::Shared(_)).then_some(ListScope::Process)
+    }
+}
+
+impl Store {
+    /// Visits all sessions, in the order of their creation. No lock is held meanwhile.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(Arc<Session>)) {
+        let mut after = 0;
+        loop {
+            let part = self.page(after, PER_LOCK);
+            let Some((last, _)) = part.last() else { return };
+            after = *last;
+            part.into_iter().for_each(|(_, session)| visit(session));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::session::tests::{BOUNDLESS, store, turn};
+    use crate::session::{RewardScope, Tags};
+
+    /// Sessions with rewards and tags that repeat, some without.
+    fn sessions(count: u32) -> Arc<Sessions> {
+        let store = store(BOUNDLESS);
+        for at in 0..count {
+            let name = format!("s{at}");
+            turn(&store, &name, &[1], &[2]);
+            let session = store.session(&name).expect("it has a turn");
+            if at % 5 > 0 {
+                store
+                    .memory()
+                    .reward(&session, RewardScope::Session, json!(f64::from(at % 7) / 4.0))
+                    .expect("it is open");
+            }
+            let tags = match at % 3 {
+                0 => format!("step={}", at % 11),
+                1 => format!("step=x{}", at % 2),
+                _ => continue,
+            };
+            store.memory().set_tags(&session, &Tags::parse_list(tags.as_bytes()).expect("valid")).expect("it is open");
+        }
+        store
+    }
+
+    fn query(sort: &str, conditions: Option<&str>, after: Option<TableCursor>, limit: usize) -> TableQuery {
+        let conditions = conditions.map(|text| Conditions::parse(text).expect("they are valid"));
+        TableQuery { order: sort.parse().expect("it is valid"), conditions, part: String::new(), after, limit }
+    }
+
+    /// All pages, after the text of each cursor is parsed again.
+    fn pages(store: &Sessions, sort: &str, conditions: Option<&str>, limit: usize) -> Vec<String> {
+        let (mut names, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.table(&query(sort, conditions, after, limit));
+            names.extend(page.sessions.iter().map(|session| session.id.to_string()));
+            let Some(next) = page.next else {
+                assert_eq!(names.len(), page.matched);
+                return names;
+            };
+            let order = sort.parse().expect("it is valid");
+            assert_eq!(TableCursor::parse(&next.to_string(), &order), Ok(next.clone()));
+            after = Some(next);
+        }
+    }
+
+    fn value(store: &Sessions, name: &str, of: &str) -> SortValue {
+        let (session, order) =
+            (store.session(name).expect("it exists"), of.parse::<TableOrder>().expect("it is valid"));
+        order.value(&SessionRow { session: &session, state: &session.state() })
+    }
+
+    #[tokio::test]
+    async fn pages_have_each_session_once_in_the_order_of_its_value() {
+        let store = sessions(100);
+        for sort in ["reward", "-reward", "step", "-tag.step", "session", "-created_ms", "turns", "flags", "missing"] {
+            let order: TableOrder = sort.parse().expect("it is valid");
+            for limit in [1, 7, 100, 1000] {
+                let names = pages(&store, sort, None, limit);
+                let unique: std::collections::HashSet<&String> = names.iter().collect();
+                assert_eq!((names.len(), unique.len()), (100, 100), "{sort} {limit}");
+                let values: Vec<SortValue> = names.iter().map(|name| value(&store, name, sort)).collect();
+                let is_sorted = values.is_sorted_by(|one, other| order.compare(one, other).is_le());
+                assert!(is_sorted, "{sort} {limit}: {values:?}");
+            }
+        }
+        assert_eq!(value(&store, &pages(&store, "-reward", None, 100)[99], "reward"), SortValue::Absent, "absent last");
+    }
+
+    #[tokio::test]
+    async fn session_that_is_removed_between_pages_hides_no_other() {
+        let store = sessions(20);
+        let first = store.table(&query("reward", None, None, 5));
+        let last = first.sessions.last().expect("it is full");
+        assert!(store.memory().delete(&last.id).is_some());
+        let rest = store.table(&query("reward", None, first.next, 100));
+        assert_eq!((rest.sessions.len(), rest.matched), (15, 19));
+    }
+
+    #[tokio::test]
+    async fn conditions_and_a_part_of_the_name_select_sessions() {
+        let store = sessions(60);
+        let names = pages(&store, "reward", Some("reward>=0.25,reward<1,step!=3"), 4);
+        let expected = (0..60).filter(|at| {
+            let reward = f64::from(at % 7) / 4.0;
+            at % 5 > 0 && (0.25..1.0).contains(&reward) && at % 3 != 2 && !(at % 3 == 0 && at % 11 == 3)
+        });
+        let mut expected: Vec<String> = expected.map(|at| format!("s{at}")).collect();
+        let mut found = names.clone();
+        (expected.sort(), found.sort());
+        assert_eq!(found, expected);
+        let page = store.table(&TableQuery { part: "s5".into(), ..query("session", None, None, 100) });
+        assert_eq!((page.matched, page.next), (11, None));
+    }
+
+    #[test]
+    fn foreign_cursors_and_orders_are_refused() {
+        let order: TableOrder = "reward".parse().expect("it is valid");
+        let cursor =
+            TableCursor { order: order.clone(), value: SortValue::Text("a!b\u{e4}".into()), birth: Uid::default() };
+        let text = cursor.to_string();
+        assert_eq!(TableCursor::parse(&text, &order), Ok(cursor));
+        let other = "-reward".parse().expect("it is valid");
+        assert_eq!(TableCursor::parse(&text, &other), Err(TableError::Cursor(text.clone())));
+        for text in ["", "7", "reward!0!n0", "reward!x!a", &format!("{text}!"), &text[..text.len() - 1]] {
+            assert!(TableCursor::parse(text, &order).is_err(), "{text}");
+        }
+        for text in ["", "-", "a b", "tag."] {
+            assert_eq!(text.parse::<TableOrder>(), Err(TableError::Order(text.to_owned())));
+        }
+    }
+
+    /// `cargo test --release --lib table -- --ignored --nocapture`
+    #[tokio::test]
+    #[ignore = "prints a measurement"]
+    #[expect(clippy::print_stdout, reason = "it prints a measurement")]
+    async fn time_of_200_000_sessions() {
+        let store = sessions(200_000);
+        for (sort, conditions) in [("created_ms", None), ("-reward", None), ("-reward", Some("reward<0.5,step=3"))] {
+            let query = query(sort, conditions, None, 100);
+            let begun = Instant::now();
+            let runs = (0..9).map(|_| {
+                let begun = Instant::now();
+                assert_eq!(store.table(&query).sessions.len(), 100);
+                begun.elapsed()
+            });
+            let best = runs.min().expect("it has run");
+            println!("{sort} {conditions:?}: {best:?}, nine in {:?}", begun.elapsed());
+        }
+    }
+}

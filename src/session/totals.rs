@@ -1,0 +1,221 @@
+//! Numbers over the turns of a session that are kept with it, so that tables of sessions read no tokens.
+
+use super::histogram::Histogram;
+use super::{Classes, Scores, Turn};
+use crate::entropy::HIGH_ENTROPY;
+
+/// Numbers over all turns of a session.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Totals {
+    /// Sampled tokens.
+    pub sampled_tokens: u64,
+    /// Sampled tokens of turns without a fault, of the default classes, that no later turn replaces.
+    pub trained_tokens: u64,
+    /// Turns with a fault.
+    pub faults: u32,
+    /// The entropies of sampled tokens.
+    pub entropy: EntropyTotals,
+    /// How its own weights score the sampled tokens.
+    pub mismatch: Mismatch,
+    /// Which of [`TURN_FLAGS`] hold for a turn.
+    flags: u8,
+}
+
+/// The difference between the logprobs of tokens when they were sampled and when the policy's own weights scored them, in nats.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Mismatch {
+    /// The tokens that have both.
+    pub tokens: u64,
+    /// The sum of the differences: sampled minus scored.
+    pub sum: f64,
+    /// The sum of their absolute values.
+    pub absolute: f64,
+}
+
+impl Mismatch {
+    /// The mismatch of a turn; none if another engine's weights scored it.
+    pub(super) fn new(turn: &Turn, scores: &Scores) -> Self {
+        let mut mismatch = Self::default();
+        if scores.weights.is_none() {
+            return mismatch;
+        }
+        let differences =
+            turn.logprobs.iter().zip(&scores.logprobs).map(|(own, scored)| f64::from(*own) - f64::from(*scored));
+        for difference in differences.filter(|difference| difference.is_finite()) {
+            mismatch.tokens += 1;
+            mismatch.sum += difference;
+            mismatch.absolute += difference.abs();
+        }
+        mismatch
+    }
+
+    /// Adds another one.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.sum += other.sum;
+        self.absolute += other.absolute;
+    }
+
+    /// Takes away what was added before.
+    pub(super) fn remove(&mut self, other: Self) {
+        self.tokens -= other.tokens;
+        self.sum -= other.sum;
+        self.absolute -= other.absolute;
+    }
+
+    /// The mean difference, and the mean of the absolute values; `None` without tokens.
+    #[must_use]
+    pub fn means(&self) -> Option<(f64, f64)> {
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+        let tokens = self.tokens as f64;
+        (self.tokens > 0).then(|| (self.sum / tokens, self.absolute / tokens))
+    }
+}
+
+/// The entropies of the sampled tokens of a session, in nats.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EntropyTotals {
+    /// The sum of the measured ones.
+    pub sum: f64,
+    /// The number of the measured ones.
+    pub measured: u64,
+    /// The number of those above [`HIGH_ENTROPY`].
+    pub high: u64,
+    /// Their distribution.
+    pub histogram: Histogram,
+}
+
+/// The flags of a row that follow from a single turn of it.
+const TURN_FLAGS: [&str; 4] =
+    ["policy_uncertain", "context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
+
+impl Totals {
+    /// Adds a turn. `replaced` are the earlier turns that it replaces.
+    pub(super) fn add<'a>(&mut self, turn: &Turn, replaced: impl Iterator<Item = &'a Turn>) {
+        let about = &turn.about;
+        self.sampled_tokens += turn.response.len() as u64;
+        self.faults += u32::from(about.fault.is_some());
+        self.trained_tokens += trained(turn);
+        for turn in replaced {
+            // a turn may be replaced twice
+            self.trained_tokens = self.trained_tokens.saturating_sub(trained(turn));
+        }
+        self.entropy.add(&turn.entropy);
+        let chat = about.chat.as_deref();
+        let holds = [
+            about.policy.iter().any(|span| !span.is_certain()),
+            chat.is_some_and(|chat| chat.retokenised),
+            chat.is_some_and(|chat| chat.foreign_text),
+            chat.is_some_and(|chat| chat.inserted_end_of_turn > 0),
+        ];
+        self.flags |= holds.into_iter().enumerate().fold(0, |flags, (at, holds)| flags | u8::from(holds) << at);
+    }
+
+    /// The flags that hold for a turn.
+    pub fn flags(&self) -> impl Iterator<Item = &'static str> {
+        let flags = self.flags;
+        TURN_FLAGS.into_iter().enumerate().filter_map(move |(at, name)| (flags & 1 << at != 0).then_some(name))
+    }
+}
+
+fn trained(turn: &Turn) -> u64 {
+    if Classes::default().trains(turn) { turn.response.len() as u64 } else { 0 }
+}
+
+impl EntropyTotals {
+    fn add(&mut self, entropies: &[f32]) {
+        for nats in entropies.iter().copied().filter(|nats| nats.is_finite()) {
+            self.sum += f64::from(nats);
+            self.measured += 1;
+            self.high += u64::from(f64::from(nats) > HIGH_ENTROPY);
+            self.histogram.add(nats);
+        }
+    }
+
+    /// Adds those of another session.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.sum += other.sum;
+        self.measured += other.measured;
+        self.high += other.high;
+        self.histogram.merge(&other.histogram);
+    }
+
+    /// The mean; `None` if no entropy was measured.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        self.share_of(self.sum)
+    }
+
+    /// The share of the measured tokens above [`HIGH_ENTROPY`], 0 to 1.
+    #[must_use]
+    pub fn high_share(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+        self.share_of(self.high as f64)
+    }
+
+    fn share_of(&self, sum: f64) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+        let measured = self.measured as f64;
+        (self.measured > 0).then(|| sum / measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::tests::{BOUNDLESS, draft, store};
+    use crate::session::{Call, Fault};
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn totals_follow_the_turns_and_their_replacements() {
+        let store = store(BOUNDLESS);
+        let mut first = draft(&[1], &[2, 3, 4]);
+        first.entropy = vec![0.5, 1.5, f32::NAN];
+        let mut faulty = draft(&[9], &[2, 3]);
+        (faulty.entropy, faulty.about.fault) = (vec![0.1, 0.1], Some(Fault::Aborted));
+        let mut call = Call::new(Arc::clone(&store), "s".into());
+        let _ = call.commit(first);
+        let _ = call.commit(faulty);
+        let session = store.session("s").expect("it has turns");
+        let totals = session.totals();
+        assert_eq!((totals.sampled_tokens, totals.trained_tokens, totals.faults), (5, 3, 1));
+        let mean = totals.entropy.mean().expect("it is measured");
+        assert!((mean - 2.2 / 4.0).abs() < 1e-6, "{mean}");
+        assert_eq!((totals.entropy.measured, totals.entropy.high_share()), (4, Some(0.25)));
+        let mut replacing = draft(&[1], &[7]);
+        replacing.about.supersedes = vec![0];
+        let _ = call.commit(replacing);
+        let totals = session.totals();
+        assert_eq!((totals.sampled_tokens, totals.trained_tokens), (6, 1));
+    }
+
+    #[test]
+    fn mismatch_is_that_of_own_weights() {
+        let (prompt, response, entropy) = ([1].into(), [2, 3, 4].into(), Box::default());
+        let logprobs = [-1.0, -2.0, f32::NAN].into();
+        let about = crate::session::TurnMetadata::default();
+        let turn = Turn { id: 0, parent: None, prompt, response, logprobs, entropy, about };
+        let weights = Some(crate::session::WeightEpochs { base: 1, adapter: None });
+        let scores = |weights| Scores {
+            turn: 0,
+            teacher: "t".into(),
+            weights,
+            logprobs: [-1.5, -1.0, -1.0].into(),
+            columns: Vec::new(),
+        };
+        let mismatch = Mismatch::new(&turn, &scores(weights));
+        assert_eq!((mismatch.tokens, mismatch.means()), (2, Some((-0.25, 0.75))));
+        assert_eq!(Mismatch::new(&turn, &scores(None)).means(), None);
+        let mut sum = mismatch;
+        sum.merge(mismatch);
+        sum.remove(mismatch);
+        assert_eq!(sum, mismatch);
+    }
+
+    #[test]
+    fn absent_entropies_have_no_mean() {
+        let totals = Totals::default();
+        assert_eq!((totals.entropy.mean(), totals.entropy.high_share(), totals.flags().count()), (None, None, 0));
+    }
+}

@@ -1,0 +1,107 @@
+//! The list of sessions as a table, and the overview of training steps.
+
+use serde_json::{Value, json};
+use tokentap::demo::EngineOptions;
+
+use crate::support::client::{Answer, get, post, request};
+use crate::support::demo::Demo;
+
+/// Three sessions of step 9 and three of step 10, with rewards from 0 to 1, the last without.
+async fn demo() -> Demo {
+    let demo = Demo::start(EngineOptions::default(), &["--chat", "passthrough"]).await;
+    for at in 0..6_u32 {
+        let prompt = if at < 3 { [299, 467] } else { [11, 12] };
+        let sampling = json!({"max_new_tokens": 2 + at, "ignore_eos": true, "temperature": 1, "sampling_seed": at});
+        let body = json!({"input_ids": prompt, "sampling_params": sampling, "session_tags": {"step": 9 + at / 3}});
+        let answer = demo.post(&format!("/sessions/s{at}/generate"), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        if at < 5 {
+            let reward = json!({"reward": f64::from(at / 2) / 2.0}).to_string();
+            let set = post(demo.proxy.control, &format!("/v1/sessions/s{at}/reward"), reward.as_bytes()).await;
+            assert_eq!(set.status, 200, "{}", set.text());
+        }
+    }
+    demo
+}
+
+async fn list(demo: &Demo, query: &str) -> Value {
+    let answer = get(demo.proxy.control, &format!("/v1/sessions?{query}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+fn names(page: &Value) -> Vec<&str> {
+    page["sessions"].as_array().unwrap().iter().map(|row| row["session"].as_str().unwrap()).collect()
+}
+
+async fn refused(demo: &Demo, target: &str) -> String {
+    let answer: Answer = get(demo.proxy.control, target).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    answer.json()["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_sorted_selected_and_paged() {
+    let demo = demo().await;
+    let page = list(&demo, "sort=-sampled_tokens&limit=4").await;
+    assert_eq!((names(&page), &page["matched"]), (vec!["s5", "s4", "s3", "s2"], &json!(6)));
+    let next = page["next"].as_str().unwrap().to_owned();
+    let rest = list(&demo, &format!("sort=-sampled_tokens&limit=4&after={next}")).await;
+    assert_eq!((names(&rest), &rest["next"]), (vec!["s1", "s0"], &Value::Null));
+    assert_eq!(names(&list(&demo, "sort=-reward").await).last(), Some(&"s5"), "without a reward");
+    let chosen = list(&demo, "where=reward%3E0,step=9").await;
+    assert_eq!((names(&chosen), &chosen["matched"]), (vec!["s2"], &json!(1)));
+    let row = &chosen["sessions"][0];
+    assert_eq!(row["reward"], 0.5);
+    assert_eq!((&row["trained_tokens"], &row["finish_reason"]), (&json!(4), &json!("length")));
+    assert_eq!((&row["policy"], &row["flags"]), (&json!("0"), &json!([])));
+    let path = get(demo.proxy.control, "/v1/sessions/s2/trajectories").await.json()["trajectories"][0].clone();
+    let entropies: Vec<f64> = path["entropy"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    let mean = entropies.iter().sum::<f64>() / entropies.len() as f64;
+    assert!((row["mean_entropy"].as_f64().unwrap() - mean).abs() < 1e-6, "{row} and {mean}");
+    assert_eq!(row["high_entropy_share"], path["high_entropy_share"]);
+    assert_eq!(names(&list(&demo, "search=s4&sort=session").await), ["s4"]);
+    for (query, message) in [
+        ("sort=a%20b", "sort: must be the name of a field or of a tag"),
+        ("sort=reward&order=newest", "order: not with sort or where"),
+        ("where=step", "where: \"step\" is no condition"),
+        (&*format!("sort=reward&after={next}"), "after: must be the next of a page with the same sort"),
+    ] {
+        let found = refused(&demo, &format!("/v1/sessions?{query}")).await;
+        assert!(found.starts_with(message), "{query}: {found}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_sum_their_sessions() {
+    let demo = demo().await;
+    let reply = get(demo.proxy.control, "/v1/steps").await.json();
+    assert_eq!((&reply["by"], &reply["total"]), (&json!("step"), &json!(2)));
+    let [nine, ten] = &reply["steps"].as_array().unwrap()[..] else { panic!("{reply}") };
+    assert_eq!((&nine["step"], &nine["sessions"], &nine["sampled_tokens"]), (&json!("9"), &json!(3), &json!(9)));
+    let reward = &nine["reward"];
+    assert_eq!((&reward["count"], &reward["p50"], &reward["p90"]), (&json!(3), &json!(0.0), &json!(0.4)));
+    assert_eq!(ten["reward"]["count"], 2);
+    assert_eq!((&nine["truncated_share"], &nine["fault_share"]), (&json!(1.0), &json!(0.0)));
+    assert_eq!(nine["groups"], json!({"count": 1, "one_reward": 0}));
+    assert_eq!((&nine["length"]["mean"], &nine["mismatch"]), (&json!(3.0), &Value::Null));
+    let rows = list(&demo, "where=step=9").await;
+    let sum = |name: &str| {
+        rows["sessions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[name].as_f64().unwrap() * row["sampled_tokens"].as_f64().unwrap())
+            .sum::<f64>()
+    };
+    let mean = nine["entropy"]["mean"].as_f64().unwrap();
+    assert!((mean - sum("mean_entropy") / 9.0).abs() < 1e-6, "{mean}");
+    assert_eq!(nine["entropy"]["tokens"], 9);
+    let latest = get(demo.proxy.control, "/v1/steps?limit=1&where=reward%3E=0").await.json();
+    assert_eq!((&latest["total"], &latest["steps"][0]["step"]), (&json!(2), &json!("10")));
+    let policies = get(demo.proxy.control, "/v1/steps?by=policy").await.json();
+    assert_eq!((&policies["steps"][0]["step"], &policies["steps"][0]["sessions"]), (&json!("0"), &json!(6)));
+    assert!(refused(&demo, "/v1/steps?by=a%20b").await.starts_with("by: must be policy or the name of a tag"));
+    let none = request(demo.proxy.control, "GET", "/v1/steps?by=task", &[], b"").await.json();
+    assert_eq!(none["steps"], json!([]));
+}
