@@ -92,6 +92,12 @@ async fn tags_are_final_once_a_version_is_frozen() {
     assert_eq!(put(&demo, "s", &json!({})).await.json(), json!({"session": "s", "tags": {}}));
     assert_eq!(put(&demo, "s", &json!({"step": 2})).await.status, 200);
     freeze(&demo, "s").await;
+    let finished = get(demo.proxy.control, "/v1/trajectories?limit=1").await.json();
+    assert_eq!(
+        (&finished["session"], &finished["tags"]),
+        (&json!("s"), &json!({"step": "2"})),
+        "also of finished paths"
+    );
     assert_eq!(put(&demo, "s", &json!({"step": 2})).await.status, 200, "they do not change");
     let late = put(&demo, "s", &json!({"step": 3})).await;
     assert_eq!((late.status, &late.json()["error"]["code"]), (409, &json!("frozen")), "{}", late.text());

@@ -83,6 +83,7 @@ impl Session {
             let path = Path {
                 reward: state.rewards.last(version, finished.leaf),
                 incomplete: state.incomplete.is_some_and(|since| since <= version),
+                tags: state.tags.clone(),
                 ..Path::new(Arc::clone(&self.id), version, Vec::new())
             };
             (finished, path)
