@@ -156,6 +156,7 @@ class Trajectory(TypedDict):
     finish_reason: str | None
     flags: list[str]
     reward: float | dict[str, Any] | None
+    tags: NotRequired[dict[str, str]]
     turns: list[Turn]
     think_entropy_mean: float | None
     think_token_count: int | None

@@ -213,7 +213,8 @@ mod tests {
         }
         let spilled = store.sharing().counts.spilled.load(Ordering::Relaxed);
         let detached = store.sharing().detached_bytes();
-        assert!(spilled >= 4 && (10_000..LIMIT).contains(&detached), "{spilled} spilled, {detached} bytes");
+        // the last session may exceed the limit by what it takes besides its turn
+        assert!(spilled >= 4 && (10_000..LIMIT + 2_000).contains(&detached), "{spilled} spilled, {detached} bytes");
         let mut pictures = Vec::new();
         let log = store.memory().log.get().expect("it is open");
         store.memory().log.written().await.expect("the disk works");
