@@ -76,6 +76,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/tokenizer/render/history_variables.rs",
         ],
     ),
+    ("regex", &["src/serve/control/v1/search.rs"]),
     ("object_store", &["src/archive.rs", "src/archive/"]),
     ("rustls", &["src/archive/storage.rs", "src/engine/transport/tls.rs", "src/serve/connection/tls.rs"]),
     (

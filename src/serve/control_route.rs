@@ -26,12 +26,17 @@ const ENTROPY: ControlRoute =
     ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
 
 /// The routes below `/v1/`.
-pub(crate) static ROUTES: [ControlRoute; 17] = [
+pub(crate) static ROUTES: [ControlRoute; 18] = [
     ENTROPY,
     ControlRoute {
         pattern: "/v1/sessions",
         methods: &[Method::GET],
         query: &["after", "limit", "order", "search", "sort", "where"],
+    },
+    ControlRoute {
+        pattern: "/v1/search",
+        methods: &[Method::GET],
+        query: &["q", "regex", "case", "where", "limit", "after"],
     },
     ControlRoute { pattern: "/v1/steps", methods: &[Method::GET], query: &["by", "where", "limit"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },

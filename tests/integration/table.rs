@@ -1,8 +1,9 @@
-//! The list of sessions as a table, and the overview of training steps.
+//! The list of sessions as a table, the overview of training steps, and the search in texts.
 
 use serde_json::{Value, json};
 use tokentap::demo::EngineOptions;
 
+use crate::chat::{Chat, messages, with_say};
 use crate::support::client::{Answer, get, post, request};
 use crate::support::demo::Demo;
 
@@ -104,4 +105,70 @@ async fn steps_sum_their_sessions() {
     assert!(refused(&demo, "/v1/steps?by=a%20b").await.starts_with("by: must be policy or the name of a tag"));
     let none = request(demo.proxy.control, "GET", "/v1/steps?by=task", &[], b"").await.json();
     assert_eq!(none["steps"], json!([]));
+}
+
+/// The session, the turn and the part of each match.
+fn places(reply: &Value) -> Vec<(&str, u64, &str)> {
+    let matches = reply["matches"].as_array().unwrap();
+    matches
+        .iter()
+        .map(|found| {
+            (found["session"].as_str().unwrap(), found["turn"].as_u64().unwrap(), found["kind"].as_str().unwrap())
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_are_searched_by_substring_and_expression() {
+    let chat = Chat::start(&[]).await;
+    for (session, text, reply) in
+        [("a", "Where is the Lamp?", "On the table.<|im_end|>"), ("b", "And the chair?", "A lamp. The lamp.<|im_end|>")]
+    {
+        let body = with_say(&json!({"model": "m", "messages": messages(&[("user", text)])}), reply);
+        let target = format!("/sessions/{session}/v1/chat/completions");
+        let headers = [
+            ("content-type", "application/json"),
+            ("x-tokentap-tags", if session == "a" { "step=1" } else { "step=2" }),
+        ];
+        let answer = request(chat.demo.proxy.data, "POST", &target, &headers, body.to_string().as_bytes()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let control = chat.demo.proxy.control;
+    let find = async |query: &str| get(control, &format!("/v1/search?{query}")).await.json();
+    let lamps = find("q=LAMP").await;
+    assert_eq!(places(&lamps), [("b", 0, "response"), ("a", 0, "prompt")], "{lamps}");
+    let first = &lamps["matches"][0];
+    assert_eq!(
+        (&first["match"], &first["count"], &first["before"]),
+        (&json!("lamp"), &json!(2), &json!("A ")),
+        "{first}"
+    );
+    assert_eq!((&lamps["by"], &lamps["next"], &lamps["sessions"]), (&json!("text"), &Value::Null, &json!(2)));
+    assert_eq!(places(&find("q=Lamp&case=true").await), [("a", 0, "prompt")]);
+    assert_eq!(places(&find("q=lamp&where=step=2").await), [("b", 0, "response")]);
+    assert_eq!(places(&find("q=the%20(table%7Cchair)&regex=true").await), [("b", 0, "prompt"), ("a", 0, "response")]);
+    assert_eq!(places(&find("q=(table").await), [], "not an expression");
+    let one = find("q=lamp&limit=1").await;
+    let next = one["next"].as_str().unwrap();
+    assert_eq!(places(&one), [("b", 0, "response")]);
+    let rest = find(&format!("q=lamp&limit=1&after={next}")).await;
+    assert_eq!(places(&rest), [("a", 0, "prompt")]);
+    for (query, message) in [
+        ("q=", "q: is what to search"),
+        ("q=(&regex=true", "q: regex parse error"),
+        ("q=x&regex=1", "regex: must be true or false"),
+        ("q=x&after=7", "after: must be the next of a reply"),
+    ] {
+        assert!(refused(&chat.demo, &format!("/v1/search?{query}")).await.starts_with(message), "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_searched_without_a_tokenizer() {
+    let demo = demo().await;
+    let found = get(demo.proxy.control, "/v1/search?q=11,12").await.json();
+    assert_eq!(places(&found), [("s5", 0, "prompt"), ("s4", 0, "prompt"), ("s3", 0, "prompt")], "{found}");
+    assert_eq!((&found["by"], &found["matches"][0]["token"]), (&json!("tokens"), &json!(0)));
+    let text = get(demo.proxy.control, "/v1/search?q=lamp").await;
+    assert_eq!((text.status, &text.json()["error"]["code"]), (409, &json!("no_tokenizer")), "{}", text.text());
 }

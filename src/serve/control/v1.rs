@@ -9,6 +9,7 @@ mod policy;
 mod query;
 mod running;
 pub(crate) mod samples;
+mod search;
 pub(crate) mod sessions;
 mod steps;
 mod teacher_scores;
@@ -73,6 +74,7 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         ["sessions", id, "freeze"] => sessions::freeze(proxy, id).await,
         ["sessions", id, "tags"] => sessions::set_tags(proxy, id, request).await,
         ["sessions", id, _] => sessions::reward(proxy, id, request).await,
+        ["search"] => search::find(proxy, query).await,
         ["steps"] => steps::list(proxy, query).await,
         ["requests"] => offload(move || Ok(running::list(&owned, &query))).await,
         ["requests", ..] => running::entropy(proxy, control_route::rid_of_entropy(&path).unwrap_or_default(), &query),

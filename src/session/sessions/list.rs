@@ -184,6 +184,14 @@ impl Sessions {
     }
 }
 
+impl Sessions {
+    /// The sessions in memory, the latest first, with their numbers: at most `limit` before the one with the number `before`.
+    #[must_use]
+    pub fn latest_before(&self, before: u64, limit: usize) -> Vec<(u64, Arc<Session>)> {
+        self.memory().page_back(before, limit, "")
+    }
+}
+
 impl ListedPage {
     fn of_fleet(store: &Store, page: FleetPage, order: ListOrder, limit: usize) -> Self {
         let known: HashSet<Arc<str>> = page.sessions.iter().map(|last| Arc::clone(&last.session)).collect();

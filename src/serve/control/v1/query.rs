@@ -23,6 +23,12 @@ pub(super) struct Query {
     pub search: Option<String>,
     /// `sort`: the order of a table.
     pub sort: Option<TableOrder>,
+    /// `q`: what is searched.
+    pub q: Option<String>,
+    /// `regex`: whether it is a regular expression.
+    pub regex: bool,
+    /// `case`: whether upper and lower case differ.
+    pub case: bool,
     /// `by`: what makes a step.
     pub by: Option<String>,
     /// `where`: the conditions of a table.
@@ -61,6 +67,9 @@ impl Query {
                 "index" => query.index = Some(value.parse().map_err(|_| bad("a number"))?),
                 "search" => query.search = Some(value).filter(|part| !part.is_empty()),
                 "by" => query.by = Some(value),
+                "q" => query.q = Some(value),
+                "regex" => query.regex = value.parse().map_err(|_| bad("true or false"))?,
+                "case" => query.case = value.parse().map_err(|_| bad("true or false"))?,
                 "sort" => {
                     let order = value.parse().map_err(|error: TableError| Problem::bad_request(error.to_string()))?;
                     query.sort = Some(order);

@@ -235,7 +235,7 @@ fn budgeted(mut export: Export, proxy: &Proxy) -> Result<Export, Problem> {
 }
 
 /// Returns the tokenizer of chats as a decoder. It keeps special tokens, because the text must match the row's ids.
-fn decoder(proxy: &Proxy) -> Result<Decoder, Problem> {
+pub(super) fn decoder(proxy: &Proxy) -> Result<Decoder, Problem> {
     let chats = Arc::clone(&proxy.chats.borrow());
     match &*chats {
         Chats::Rendered(model) => {
