@@ -41,6 +41,13 @@ pub(super) fn summary(session: &Session) -> pb::SessionSummary {
         used_ms: None,
         unread: false,
         tags: tags(&summary.tags),
+        reward: summary.reward,
+        mean_entropy: summary.totals.entropy.mean(),
+        high_entropy_share: summary.totals.entropy.high_share(),
+        trained_tokens: summary.totals.trained_tokens,
+        finish_reason: text(summary.finish.as_deref()),
+        policy: summary.policy,
+        flags: summary.totals.flags().map(str::to_owned).collect(),
     }
 }
 

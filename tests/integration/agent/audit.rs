@@ -99,6 +99,7 @@ pub fn shared(entry: &Value) -> Value {
     }
     // absent if the path has none
     line.as_object_mut().unwrap().entry("columns").or_insert_with(|| json!([]));
+    line.as_object_mut().unwrap().entry("tags").or_insert(Value::Null);
     for turn in line["turns"].as_array_mut().unwrap() {
         let turn = turn.as_object_mut().unwrap();
         // absent without a reward of the turn

@@ -32,6 +32,13 @@ fn summary(session: &SessionSummary) -> Value {
         "incomplete": session.incomplete,
         "running": session.running,
         "bytes": session.bytes,
+        "reward": session.reward,
+        "mean_entropy": session.mean_entropy,
+        "high_entropy_share": session.high_entropy_share,
+        "trained_tokens": session.trained_tokens,
+        "finish_reason": session.finish_reason,
+        "policy": session.policy,
+        "flags": session.flags,
     })
 }
 

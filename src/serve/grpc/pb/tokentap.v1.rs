@@ -77,6 +77,27 @@ pub struct SessionSummary {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// The mean of the latest rewards of its paths, else its own; absent without numbers.
+    #[prost(double, optional, tag = "15")]
+    pub reward: ::core::option::Option<f64>,
+    /// Over all sampled tokens with an entropy, in nats.
+    #[prost(double, optional, tag = "16")]
+    pub mean_entropy: ::core::option::Option<f64>,
+    /// The share of these above 0.672 nats.
+    #[prost(double, optional, tag = "17")]
+    pub high_entropy_share: ::core::option::Option<f64>,
+    /// Sampled tokens that an export of the default classes trains.
+    #[prost(uint64, tag = "18")]
+    pub trained_tokens: u64,
+    /// How the latest turn ended.
+    #[prost(string, optional, tag = "19")]
+    pub finish_reason: ::core::option::Option<::prost::alloc::string::String>,
+    /// The policy that sampled last: the trainer's name, else the engine's, else the epoch.
+    #[prost(string, optional, tag = "20")]
+    pub policy: ::core::option::Option<::prost::alloc::string::String>,
+    /// Properties of its turns.
+    #[prost(string, repeated, tag = "21")]
+    pub flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A session that was evicted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
