@@ -60,7 +60,7 @@ pub use store::{
 };
 pub use table::{TableCursor, TableError, TableOrder, TablePage, TableQuery};
 pub use tags::{InvalidTags, MOST_TAGS, Tags};
-pub use totals::{EntropyTotals, Mismatch, Totals};
+pub use totals::{EntropyTotals, Totals};
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,
     SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata, UnexpandedPath,

@@ -133,7 +133,7 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// Why a text is no list of conditions.
+/// Why a text is not a list of conditions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{cause}; conditions are such as turns>3,step=17: the name of a field or of a tag, one of = != < <= > >=, and a value"
@@ -198,7 +198,7 @@ impl Conditions {
 
 impl Condition {
     fn parse(text: &str) -> Result<Self, InvalidConditions> {
-        let invalid = || InvalidConditions::new(format_args!("{text:?} is no condition"));
+        let invalid = || InvalidConditions::new(format_args!("{text:?} is not a condition"));
         let at = text.find(['=', '!', '<', '>']).ok_or_else(invalid)?;
         let (operator, value) = Operator::parse(&text[at..]).ok_or_else(invalid)?;
         let subject = Subject::parse(text[..at].trim_end()).ok_or_else(invalid)?;
@@ -311,11 +311,11 @@ mod tests {
         let many = vec!["a=1"; 33].join(",");
         for (text, cause) in [
             ("", "there is no condition"),
-            ("step", r#""step" is no condition"#),
-            ("=1", r#""=1" is no condition"#),
-            ("tag.=1", r#""tag.=1" is no condition"#),
-            ("step!1", r#""step!1" is no condition"#),
-            ("step=%ff", r#""step=%ff" is no condition"#),
+            ("step", r#""step" is not a condition"#),
+            ("=1", r#""=1" is not a condition"#),
+            ("tag.=1", r#""tag.=1" is not a condition"#),
+            ("step!1", r#""step!1" is not a condition"#),
+            ("step=%ff", r#""step=%ff" is not a condition"#),
             (&many, "there are more than 32 conditions"),
         ] {
             let error = Conditions::parse(text).expect_err("it is invalid").to_string();

@@ -250,12 +250,6 @@ impl Session {
         self.state().totals.clone()
     }
 
-    /// Its tags.
-    #[must_use]
-    pub fn tags(&self) -> Tags {
-        self.state().tags.clone()
-    }
-
     /// The picture of its turns with this digest, if its bytes are known.
     #[must_use]
     pub fn image(&self, digest: ImageDigest) -> Option<Arc<Image>> {

@@ -12,7 +12,7 @@ use super::session_row::{SessionRow, policy_of};
 use super::sessions::{ListScope, Sessions};
 use super::state::{Session, State};
 use super::tags::is_tag_name;
-use super::{EntropyTotals, Mismatch, RewardSamples};
+use super::{Cause, EntropyTotals, RewardSamples};
 
 /// The most different steps. A tag with more values is none of steps.
 pub const MOST_STEPS: usize = 1 << 16;
@@ -58,8 +58,6 @@ pub struct TrainingStep {
     pub lengths: Numbers,
     /// The entropies of sampled tokens.
     pub entropy: EntropyTotals,
-    /// The difference between the logprobs when tokens were sampled and when they were scored.
-    pub mismatch: Mismatch,
     /// The rewards of the sessions with the same first prompt.
     groups: HashMap<u64, RewardSamples>,
 }
@@ -125,7 +123,6 @@ impl TrainingStep {
             self.rewards.add(reward);
         }
         self.entropy.merge(&totals.entropy);
-        self.mismatch.merge(totals.mismatch);
     }
 
     /// Adds the rewards of a session that begins with a prompt of this hash.
@@ -154,13 +151,13 @@ fn compare(one: &str, other: &str) -> Ordering {
 }
 
 impl Session {
-    /// A hash of the first prompt, which is computed once and without a lock; `None` without a turn.
+    /// A hash of the first prompt, which is computed once and without a lock; `None` if the prompt is unknown.
     fn prompt_hash(&self) -> Option<u64> {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         if let Some(hash) = self.prompt_hash.get() {
             return Some(*hash);
         }
-        let first = self.turn(0)?;
+        let first = self.turn(0).filter(|turn| turn.about.cause != Cause::Unplaced)?;
         Some(*self.prompt_hash.get_or_init(|| KEY.hash_one(first.prompt_keys())))
     }
 }
@@ -185,7 +182,6 @@ impl Sessions {
         let mut is_bounded = true;
         self.memory().for_each(|session| {
             let state = session.state();
-            let samples = state.rewards.samples();
             let row = SessionRow { session: &session, state: &state };
             if conditions.is_some_and(|conditions| !conditions.accept(&row)) {
                 return;
@@ -208,8 +204,11 @@ impl Sessions {
             }
             let step = steps.get_mut(name).expect("it was inserted");
             step.add(&state);
+            let samples = state.rewards.samples();
             drop(state);
-            if let Some((prompt, samples)) = session.prompt_hash().zip(samples) {
+            if let Some(samples) = samples
+                && let Some(prompt) = session.prompt_hash()
+            {
                 step.add_samples(prompt, samples);
             }
         });

@@ -69,7 +69,7 @@ enum SortValue {
     Absent,
 }
 
-/// A text is no order or no cursor.
+/// A text that is neither an order nor a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// It does not name a field or a tag.
@@ -227,14 +227,16 @@ impl Sessions {
             };
             if after.as_ref().is_none_or(is_after) {
                 page.push(Candidate { order, value, session });
-                if page.len() > *limit {
+                // one more tells whether there is another page
+                if page.len() > limit + 1 {
                     page.pop();
                 }
             }
         });
-        let is_full = page.len() == *limit;
-        let page = page.into_sorted_vec();
-        let next = page.last().filter(|_| is_full).map(|last| {
+        let is_last = page.len() <= *limit;
+        let mut page = page.into_sorted_vec();
+        page.truncate(*limit);
+        let next = page.last().filter(|_| !is_last).map(|last| {
             let (value, birth) = (last.value.clone(), last.session.birth);
             TableCursor { order: order.clone(), value, birth }
         });
@@ -358,7 +360,8 @@ mod tests {
         });
         let mut expected: Vec<String> = expected.map(|at| format!("s{at}")).collect();
         let mut found = names.clone();
-        (expected.sort(), found.sort());
+        expected.sort();
+        found.sort();
         assert_eq!(found, expected);
         let page = store.table(&TableQuery { part: "s5".into(), ..query("session", None, None, 100) });
         assert_eq!((page.matched, page.next), (11, None));

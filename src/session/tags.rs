@@ -28,7 +28,7 @@ const SHOWN: usize = 80;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tags(Option<Arc<BTreeMap<Box<str>, Box<str>>>>);
 
-/// Why a text is no list of tags. The message has the rule.
+/// Why a text is not a list of tags. The message has the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{cause}; a session has at most 32 tags: a name is [A-Za-z0-9_.-]{{1,64}}, a value is text without control characters, and both together \

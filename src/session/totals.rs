@@ -1,7 +1,7 @@
 //! Numbers over the turns of a session that are kept with it, so that tables of sessions read no tokens.
 
 use super::histogram::Histogram;
-use super::{Classes, Scores, Turn};
+use super::{Classes, Turn};
 use crate::entropy::HIGH_ENTROPY;
 
 /// Numbers over all turns of a session.
@@ -15,61 +15,8 @@ pub struct Totals {
     pub faults: u32,
     /// The entropies of sampled tokens.
     pub entropy: EntropyTotals,
-    /// How its own weights score the sampled tokens.
-    pub mismatch: Mismatch,
     /// Which of [`TURN_FLAGS`] hold for a turn.
     flags: u8,
-}
-
-/// The difference between the logprobs of tokens when they were sampled and when the policy's own weights scored them, in nats.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Mismatch {
-    /// The tokens that have both.
-    pub tokens: u64,
-    /// The sum of the differences: sampled minus scored.
-    pub sum: f64,
-    /// The sum of their absolute values.
-    pub absolute: f64,
-}
-
-impl Mismatch {
-    /// The mismatch of a turn; none if another engine's weights scored it.
-    pub(super) fn new(turn: &Turn, scores: &Scores) -> Self {
-        let mut mismatch = Self::default();
-        if scores.weights.is_none() {
-            return mismatch;
-        }
-        let differences =
-            turn.logprobs.iter().zip(&scores.logprobs).map(|(own, scored)| f64::from(*own) - f64::from(*scored));
-        for difference in differences.filter(|difference| difference.is_finite()) {
-            mismatch.tokens += 1;
-            mismatch.sum += difference;
-            mismatch.absolute += difference.abs();
-        }
-        mismatch
-    }
-
-    /// Adds another one.
-    pub(super) fn merge(&mut self, other: Self) {
-        self.tokens += other.tokens;
-        self.sum += other.sum;
-        self.absolute += other.absolute;
-    }
-
-    /// Takes away what was added before.
-    pub(super) fn remove(&mut self, other: Self) {
-        self.tokens -= other.tokens;
-        self.sum -= other.sum;
-        self.absolute -= other.absolute;
-    }
-
-    /// The mean difference, and the mean of the absolute values; `None` without tokens.
-    #[must_use]
-    pub fn means(&self) -> Option<(f64, f64)> {
-        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
-        let tokens = self.tokens as f64;
-        (self.tokens > 0).then(|| (self.sum / tokens, self.absolute / tokens))
-    }
 }
 
 /// The entropies of the sampled tokens of a session, in nats.
@@ -188,29 +135,6 @@ mod tests {
         let _ = call.commit(replacing);
         let totals = session.totals();
         assert_eq!((totals.sampled_tokens, totals.trained_tokens), (6, 1));
-    }
-
-    #[test]
-    fn mismatch_is_that_of_own_weights() {
-        let (prompt, response, entropy) = ([1].into(), [2, 3, 4].into(), Box::default());
-        let logprobs = [-1.0, -2.0, f32::NAN].into();
-        let about = crate::session::TurnMetadata::default();
-        let turn = Turn { id: 0, parent: None, prompt, response, logprobs, entropy, about };
-        let weights = Some(crate::session::WeightEpochs { base: 1, adapter: None });
-        let scores = |weights| Scores {
-            turn: 0,
-            teacher: "t".into(),
-            weights,
-            logprobs: [-1.5, -1.0, -1.0].into(),
-            columns: Vec::new(),
-        };
-        let mismatch = Mismatch::new(&turn, &scores(weights));
-        assert_eq!((mismatch.tokens, mismatch.means()), (2, Some((-0.25, 0.75))));
-        assert_eq!(Mismatch::new(&turn, &scores(None)).means(), None);
-        let mut sum = mismatch;
-        sum.merge(mismatch);
-        sum.remove(mismatch);
-        assert_eq!(sum, mismatch);
     }
 
     #[test]

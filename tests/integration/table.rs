@@ -65,7 +65,7 @@ async fn sessions_are_sorted_selected_and_paged() {
     for (query, message) in [
         ("sort=a%20b", "sort: must be the name of a field or of a tag"),
         ("sort=reward&order=newest", "order: not with sort or where"),
-        ("where=step", "where: \"step\" is no condition"),
+        ("where=step", "where: \"step\" is not a condition"),
         (&*format!("sort=reward&after={next}"), "after: must be the next of a page with the same sort"),
     ] {
         let found = refused(&demo, &format!("/v1/sessions?{query}")).await;

@@ -149,6 +149,6 @@ async fn tags_are_restored_exported_and_selected_by() {
         }
         let bad = output(&[&["export", "--format", "jsonl", "--out", "-", "--where", "step"], source].concat()).await;
         let text = String::from_utf8_lossy(&bad.stderr).into_owned();
-        assert!(!bad.status.success() && text.contains("--where: \"step\" is no condition"), "{text}");
+        assert!(!bad.status.success() && text.contains("--where: \"step\" is not a condition"), "{text}");
     }
 }

@@ -63,9 +63,9 @@ impl SessionFacts for SessionEntry {
 }
 
 impl SessionEntry {
-    /// Whether another process has the session, and the one that was asked has not read it.
-    fn is_unread(&self) -> bool {
-        !self.members.contains_key(SessionField::Turns.name())
+    /// Whether other processes may have changed the session since the one that was asked has read it.
+    fn is_shared(&self) -> bool {
+        self.members.contains_key("used_ms")
     }
 }
 
@@ -110,7 +110,7 @@ impl Sidecar {
                 if !known.insert(entry.session.clone()) {
                     continue;
                 }
-                if conditions.is_some() && entry.is_unread() {
+                if conditions.is_some() && entry.is_shared() {
                     entry = self.0.get(&format!("/v1/sessions/{}", percent_encoded(&entry.session))).await?;
                 }
                 if conditions.is_none_or(|conditions| conditions.accept(&entry)) {

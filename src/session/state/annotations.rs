@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::session::{Mismatch, Reward, RewardScope, Scores, SessionError, Tags};
+use crate::session::{Reward, RewardScope, Scores, SessionError, Tags};
 
 impl State {
     /// The version that a reward belongs to.
@@ -31,14 +31,7 @@ impl State {
     /// Sets the scores of a turn by a teacher. Returns the bytes by which the session grows.
     pub(in crate::session) fn score(&mut self, scores: Arc<Scores>) -> i64 {
         let new = scores.bytes();
-        let turn = self.forest.turns().get(scores.turn as usize);
-        let added = turn.map(|turn| Mismatch::new(turn, &scores)).unwrap_or_default();
-        let before = self.scores.set(Arc::clone(&scores));
-        if let (Some(turn), Some(before)) = (turn, &before) {
-            self.totals.mismatch.remove(Mismatch::new(turn, before));
-        }
-        self.totals.mismatch.merge(added);
-        let before = before.map_or(0, |before| before.bytes());
+        let before = self.scores.set(scores).map_or(0, |before| before.bytes());
         self.bytes = (self.bytes + new).saturating_sub(before);
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)
     }

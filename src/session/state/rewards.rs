@@ -22,13 +22,22 @@ impl Rewards {
         let before = self.latest(scope);
         let replaced = self.insert(reward);
         if matches!(scope, RewardScope::Leaf(_)) {
-            let (sum, count) = &mut self.paths;
-            (*sum, *count) = (*sum - before.unwrap_or(0.0), *count - u32::from(before.is_some()));
-            let now = self.latest(scope);
-            let (sum, count) = &mut self.paths;
-            (*sum, *count) = (*sum + now.unwrap_or(0.0), *count + u32::from(now.is_some()));
+            match (before, self.latest(scope)) {
+                (None, Some(now)) => self.paths = (self.paths.0 + now, self.paths.1 + 1),
+                (None, None) => {}
+                // a difference of sums would keep the rounding of the reward before
+                (Some(_), _) => {
+                    let numbers = self.leaves().filter_map(|known| reward_number(&known.last()?.value));
+                    self.paths = numbers.fold((0.0, 0), |(sum, count), number| (sum + number, count + 1));
+                }
+            }
         }
         replaced
+    }
+
+    /// The rewards of each path.
+    fn leaves(&self) -> impl Iterator<Item = &Vec<Reward>> {
+        self.by_scope.range(RewardScope::Leaf(0)..=RewardScope::Leaf(u32::MAX)).map(|(_, known)| known)
     }
 
     /// The mean of the latest rewards of paths, or else the latest one of the session, if they are numbers.
@@ -41,8 +50,7 @@ impl Rewards {
 
     /// The latest rewards of paths, or else that of the session, as samples of the first prompt; `None` if none is a number.
     pub(in crate::session) fn samples(&self) -> Option<RewardSamples> {
-        let paths = self.by_scope.range(RewardScope::Leaf(0)..=RewardScope::Leaf(u32::MAX));
-        let numbers = paths.filter_map(|(_, known)| reward_number(&known.last()?.value));
+        let numbers = self.leaves().filter_map(|known| reward_number(&known.last()?.value));
         let of_paths = numbers.map(RewardSamples::of).reduce(RewardSamples::with);
         of_paths.or_else(|| self.latest(RewardScope::Session).map(RewardSamples::of))
     }

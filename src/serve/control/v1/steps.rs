@@ -32,8 +32,7 @@ pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
     let proxy = Arc::clone(proxy);
     offload(move || {
         let Some(StepList { steps, scope }) = proxy.sessions.steps(&key, conditions.as_ref()) else {
-            let message =
-                format!("by: the tag has more than {MOST_STEPS} values, so its values are no steps; see where");
+            let message = format!("by: the tag has more than {MOST_STEPS} values, not the few of steps; see where");
             return Err(Problem::bad_request(message));
         };
         let shown: Vec<Value> = steps.iter().skip(steps.len().saturating_sub(limit)).map(row).collect();
@@ -50,9 +49,6 @@ fn row(step: &TrainingStep) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
     let share = |count: u64| count as f64 / step.sessions as f64;
     let (groups, one_reward) = step.groups();
-    let means = step.mismatch.means();
-    let mismatch =
-        means.map(|(mean, absolute)| json!({"tokens": step.mismatch.tokens, "mean": mean, "mean_absolute": absolute}));
     json!({
         "step": step.name,
         "sessions": step.sessions,
@@ -65,7 +61,6 @@ fn row(step: &TrainingStep) -> Value {
         "truncated_share": share(step.truncated),
         "fault_share": share(step.faulty),
         "groups": {"count": groups, "one_reward": one_reward},
-        "mismatch": mismatch,
     })
 }
 
