@@ -177,12 +177,12 @@ export async function names() {
       await page.keyboard.press("End");
       await shown();
     }
-    for (const hash of ["#compare/__proto__/0/constructor/0", "#group/__proto__/0/listed"]) {
+    for (const hash of ["#run", "#compare/__proto__/0/constructor/0", "#group/__proto__/0/listed"]) {
       await page.evaluate((to) => {
         document.getElementById("status").textContent = "";
         location.hash = to;
       }, hash);
-      await page.waitForFunction(() => /^Comparison: |samples of one prompt\.$/.test(document.getElementById("status").textContent));
+      await page.waitForFunction(() => /^All sessions: |^Comparison: |samples of one prompt\.$/.test(document.getElementById("status").textContent));
       await shown();
     }
     const named = await page.evaluate(() => document.querySelector("#samples").textContent);
@@ -195,8 +195,8 @@ export async function names() {
     assert.deepEqual(faults, [], "an invalid encoding in the address is no error");
     for (const at of ["/#/%", "/#/%ff"]) {
       const link = await opened(tap.control, { at });
-      await link.page.waitForSelector("#t0");
-      assert.deepEqual(link.faults, [], `${at} opens a session of the list`);
+      await link.page.waitForSelector("#run-table tbody tr");
+      assert.deepEqual(link.faults, [], `${at} opens the run`);
       await link.context.close();
     }
     const file = await alone(await saved(page, folder));

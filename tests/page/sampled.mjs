@@ -11,7 +11,7 @@ import { ask, generate, start } from "./tokentap.mjs";
 
 /** Waits until a group is read. */
 export async function grouped(page) {
-  await page.waitForFunction(() => /samples of one prompt\.$/.test(document.getElementById("status").textContent), null, { timeout: 30_000 });
+  await page.waitForFunction(() => /samples? of one prompt\.$/.test(document.getElementById("status").textContent), null, { timeout: 30_000 });
 }
 
 /** The rows of the table: the texts of their cells by column. */

@@ -93,7 +93,7 @@ export async function keyboard() {
       stops.push(stop);
     }
     const names = stops.map((stop) => stop.name);
-    for (const name of ["skip", "export", "theme", "help", "search", "class", "flag", "find", "trained", "group", "compare", "link-button", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
+    for (const name of ["skip", "run", "export", "theme", "help", "all-sessions", "search", "class", "flag", "find", "trained", "group", "compare", "link-button", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
     assert.ok(stops.every((stop) => stop.ring), `the focus is visible: ${JSON.stringify(stops.filter((stop) => !stop.ring))}`);
     await page.focus("#tokens");
     assert.equal(await press("Home"), 0);
@@ -202,7 +202,7 @@ export async function access() {
       await page.click("#trained");
       const marked = await look();
       const views = [];
-      for (const [hash, status] of [["#compare/step-0/0/step-1/0/2", /^Comparison: /], [`#group/${session}/1`, /samples of one prompt/]]) {
+      for (const [hash, status] of [["#compare/step-0/0/step-1/0/2", /^Comparison: /], [`#group/${session}/1`, /samples of one prompt/], ["#run", /^All sessions/]]) {
         await page.evaluate((to) => { location.hash = to; }, hash);
         await page.waitForFunction((text) => new RegExp(text).test(document.getElementById("status").textContent), status.source);
         views.push(await look());

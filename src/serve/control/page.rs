@@ -40,16 +40,18 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 37] = [
+pub const ASSETS: [Asset; 40] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
+    Asset { path: "/page/run.css", text: include_str!("page/run.css"), kind: STYLE },
     Asset { path: "/page/tokens.css", text: include_str!("page/tokens.css"), kind: STYLE },
     Asset { path: "/page/icon.svg", text: include_str!("page/icon.svg"), kind: "image/svg+xml" },
     module!("address"),
     module!("alignment"),
     module!("api"),
     module!("compare"),
+    module!("curves"),
     module!("details"),
     module!("difference"),
     module!("element"),
@@ -71,6 +73,7 @@ pub const ASSETS: [Asset; 37] = [
     module!("pictures"),
     module!("pixels"),
     module!("plot"),
+    module!("run"),
     module!("samples"),
     module!("scale"),
     module!("sessions"),

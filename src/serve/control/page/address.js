@@ -1,12 +1,14 @@
-// The fragment of the URL: it names a path and a token, a comparison, or a group. A token is named by its index in `token_ids`.
+// The fragment of the URL: it names a path and a token, a comparison, a group, or the run. A token is named by its index in `token_ids`.
 //
 //   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN
 //   #compare/SESSION/LEAF/SESSION/LEAF   #compare/SESSION/LEAF/SESSION/LEAF/TOKEN
 //   #group/SESSION/TURN   #group/SESSION/TURN/listed
+//   #run   #run/STEP   with the query `by`, `where` and `sort`
 
 const PATH = /^#\/([^/]+)(?:\/(\d+)(?:\/(\d+))?)?$/;
 const COMPARE = /^#compare\/([^/]+)\/(\d+)\/([^/]+)\/(\d+)(?:\/(\d+))?$/;
 const GROUP = /^#group\/([^/]+)\/(\d+)(\/listed)?$/;
+const RUN = /^#run(?:\/([^/?]*))?(?:\?(.*))?$/;
 
 const number = (text) => (text === undefined ? null : Number(text));
 
@@ -20,6 +22,12 @@ export function parse(hash) {
       const [left, right] = [1, 3].map((at) => ({ session: decodeURIComponent(parts[at]), leaf: Number(parts[at + 1]) }));
       return { view: "compare", left, right, at: number(parts[5]) };
     }
+    parts = RUN.exec(hash);
+    if (parts) {
+      const query = new URLSearchParams(parts[2]);
+      const step = parts[1] === undefined ? null : decodeURIComponent(parts[1]);
+      return { view: "run", step, by: query.get("by"), where: query.get("where") ?? "", sort: query.get("sort") };
+    }
     parts = GROUP.exec(hash);
     return parts && { view: "group", session: decodeURIComponent(parts[1]), turn: Number(parts[2]), listed: parts[3] !== undefined };
   } catch {
@@ -32,8 +40,14 @@ export function format(address) {
   const path = ({ session, leaf }) => `${encodeURIComponent(session)}${leaf === null ? "" : `/${leaf}`}`;
   const token = (address.at ?? -1) >= 0 ? `/${address.at}` : "";
   if (address.view === "compare") return `#compare/${path(address.left)}/${path(address.right)}${token}`;
+  if (address.view === "run") return run(address);
   if (address.view === "group") return `#group/${encodeURIComponent(address.session)}/${address.turn}${address.listed ? "/listed" : ""}`;
   return `#/${path(address)}${token}`;
+}
+
+function run({ step, by, where, sort }) {
+  const query = new URLSearchParams({ ...(by && { by }), ...(where && { where }), ...(sort && { sort }) });
+  return `#run${step === null ? "" : `/${encodeURIComponent(step)}`}${query.size ? `?${query}` : ""}`;
 }
 
 /** Milliseconds after which a chosen token is in the address bar. Browsers limit how often a page may change its address. */

@@ -85,7 +85,7 @@ export class Filter {
 }
 
 /** Draws the options of a list again if they have changed, and keeps the choice. */
-function choices(select, options) {
+export function choices(select, options) {
   const drawn = JSON.stringify(options);
   if (select.dataset.drawn === drawn) return;
   select.dataset.drawn = drawn;

@@ -4,7 +4,7 @@ import { element, part } from "./element.js";
 
 /** `keys` as the event names them, what is shown for them, what they do, and the name of the action. */
 const EVERYWHERE = [
-  [["/"], "search sessions by name", "search"], [["t"], "light, dark or the system's theme", "theme"], [["?"], "this list", "help"],
+  [["/"], "search sessions by name", "search"], [["s"], "the run: steps and all sessions", "run"], [["t"], "light, dark or the system's theme", "theme"], [["?"], "this list", "help"],
 ];
 const TOKENS = [
   [["ArrowLeft", "ArrowRight"], "previous and next token", "step"], [["ArrowUp", "ArrowDown"], "line above and below", "line"],
@@ -26,8 +26,12 @@ const GROUP = [
   [["c"], "compare the two chosen samples", "compare"], [["o"], "look for the prompt in the listed sessions", "others"], [["r"], "read the samples again", "refresh"],
   [["l"], "copy the link to the group", "link"], [["Escape"], "back to the path", "back"],
 ];
-const VIEWS = { path: PATH, compare: COMPARE, group: GROUP };
-const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP]];
+const RUN = [
+  [["[", "]"], "previous and next step", "step"], [["r"], "read the run again", "refresh"], [["y"], "copy the command that exports the selection", "command"],
+  [["l"], "copy the link to the selection", "link"], [["Escape"], "all steps", "all"],
+];
+const VIEWS = { path: PATH, compare: COMPARE, group: GROUP, run: RUN };
+const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP], ["Run", RUN]];
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" };
 
 /** Lists all keys in the dialog. */

@@ -1,16 +1,20 @@
-// Copies the address of a view.
+// Copies the address of a view, and commands.
 
 import { format } from "./address.js";
 import { part } from "./element.js";
 
-/** Copies the link to an address. Browsers allow this only on https and localhost; elsewhere a dialog shows the link. */
-export async function copy(address, announce) {
-  const link = `${location.origin}${location.pathname}${format(address)}`;
+/** Copies the link to an address. */
+export function copy(address, announce) {
+  return copyText(`${location.origin}${location.pathname}${format(address)}`, () => announce("The link is copied."));
+}
+
+/** Copies a text. Browsers allow this only on https and localhost; elsewhere a dialog shows the text. */
+export async function copyText(text, onCopied) {
   try {
-    await navigator.clipboard.writeText(link);
-    announce("The link is copied.");
+    await navigator.clipboard.writeText(text);
+    onCopied();
   } catch {
-    part("link-text").value = link;
+    part("link-text").value = text;
     part("link").showModal();
     part("link-text").select();
   }

@@ -14,6 +14,7 @@ import { copy } from "./link.js";
 import { watch } from "./live.js";
 import { PathView } from "./path.js";
 import { Pictures } from "./pictures.js";
+import { RunView } from "./run.js";
 import { SamplesView } from "./samples.js";
 import { Sessions } from "./sessions.js";
 import { Texts } from "./texts.js";
@@ -35,22 +36,32 @@ const samples = new SamplesView({
 const sessions = new Sessions((session) => go({ view: "path", session, leaf: null, at: null }, true));
 const forest = new Forest((leaf, turn) => openTurn(leaf, turn), (sequence) => follow(sequence));
 const filter = new Filter(() => filtered());
-const views = { path: view, compare, group: samples };
+const run = new RunView({
+  announce, onOpen: (session) => go({ view: "path", session, leaf: null, at: null }, true), onMove: (address) => go(address, true),
+});
+const views = { path: view, compare, group: samples, run };
 
 Object.assign(view.actions, { link: () => view.address() && copy(view.address(), announce), compare: keepOrCompare, group: openGroup });
 
 /** Shows one of the views. */
 function show(name) {
+  if (shown === "run" && name !== "run") run.close();
   shown = name;
   for (const one of Object.keys(views)) part(`${one}-view`).hidden = one !== name;
   for (const one of ["path", "compare"]) part(`${one}-numbers`).hidden = one !== name;
   part("columns").dataset.view = name;
+  part("all-sessions").setAttribute("aria-current", String(name === "run"));
   part("export").disabled = name !== "path" || !view.isWhole;
 }
 
 /** Opens the view of an address; `isNew` makes a new entry of the history. */
 async function go(address, isNew = false) {
   if (isNew) push(address);
+  if (address.view === "run") {
+    leaveSession();
+    show("run");
+    return run.open(address);
+  }
   if (address.view === "path") {
     if (address.session === open.session && address.leaf !== null && open.list[address.leaf]) return openPath(address.leaf, { at: address.at });
     return openSession(address.session, address.leaf, address.at);
@@ -71,13 +82,33 @@ function back() {
   } else if (open.session !== null) openSession(open.session);
 }
 
-/** Reads a session and its turns, without opening a path. */
-async function chooseSession(session) {
+/** Opens no session. */
+function leaveSession(session = null) {
   view.close();
   Object.assign(open, { session, list: [], running: [] });
   sessions.choose(session);
-  part("where").textContent = label(session, 128);
+  part("where").textContent = session === null ? "" : label(session, 128);
+}
+
+/** Reads a session and its turns, without opening a path. */
+async function chooseSession(session) {
+  leaveSession(session);
   await look();
+}
+
+/** Opens the run as it was shown last. */
+function openRun() {
+  return go(run.address(), true);
+}
+
+/** Opens what is shown without an address: the run, or the only session. */
+function openFirst() {
+  const address = run.address();
+  if (sessions.rows.length > 1) {
+    replace(address);
+    return go(address);
+  }
+  if (sessions.rows.length) return openSession(sessions.rows[0].session);
 }
 
 /** Opens a session at the path that ends in `leaf`, or at the path of its last turn. */
@@ -206,7 +237,8 @@ part("help").addEventListener("click", () => part("keys").showModal());
 part("link-button").addEventListener("click", () => view.actions.link());
 part("compare").addEventListener("click", keepOrCompare);
 part("group").addEventListener("click", openGroup);
-keys({ theme: nextTheme, help: () => part("keys").showModal(), search: () => part("search").focus() }, () => ({ name: shown, actions: views[shown].actions }));
+for (const id of ["run", "all-sessions"]) part(id).addEventListener("click", openRun);
+keys({ theme: nextTheme, run: openRun, help: () => part("keys").showModal(), search: () => part("search").focus() }, () => ({ name: shown, actions: views[shown].actions }));
 
 view.showMessage("Choose a session on the left. Generations sent to the data port appear there.");
 
@@ -218,16 +250,13 @@ addEventListener("hashchange", () => {
 });
 sessions.load().then(() => {
   const address = parse(location.hash);
-  if (address) return go(address);
-  if (sessions.rows.length) return openSession(sessions.rows[0].session);
+  return address ? go(address) : openFirst();
 }).catch((error) => view.problem(error));
 
 watch(async () => {
   await sessions.load();
-  if (open.session === null) {
-    if (sessions.rows.length) await openSession(sessions.rows[0].session);
-    return;
-  }
+  if (shown === "run") return run.update();
+  if (open.session === null) return openFirst();
   const before = open.list.length;
   await look(true);
   if (shown !== "path") return;

@@ -4,17 +4,20 @@ import { signed } from "./difference.js";
 import { shape } from "./element.js";
 import { MOST, STEPS, nats, shown, step } from "./scale.js";
 
-const [WIDTH, HEIGHT] = [300, 108];
-const [LEFT, BOTTOM, TOP] = [26, 16, 6];
-const INNER = WIDTH - LEFT - 2;
-const DEEP = HEIGHT - BOTTOM - TOP;
+export const [WIDTH, HEIGHT] = [300, 108];
+const BOTTOM = 16;
+export const [LEFT, TOP] = [26, 6];
+export const INNER = WIDTH - LEFT - 2;
+export const DEEP = HEIGHT - BOTTOM - TOP;
 
-function frame(label, ...children) {
+/** A plot with its axes. */
+export function frame(label, ...children) {
   return shape("svg", { class: "plot", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
     shape("path", { class: "axis", d: `M${LEFT} ${TOP}V${TOP + DEEP}H${WIDTH - 2}` }), children);
 }
 
-function words(x, y, anchor, text) {
+/** A text in a plot. */
+export function words(x, y, anchor, text) {
   return shape("text", { x, y, "text-anchor": anchor }, text);
 }
 

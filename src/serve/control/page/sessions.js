@@ -103,7 +103,8 @@ function beginning(running, names, search) {
 /** The causes of turns that do not start a branch. */
 export const GROWS = new Set(["first", "extends", "extends_length", "resumes"]);
 
-function age(ms) {
+/** How long ago a time is. */
+export function age(ms) {
   const seconds = Math.max(0, (Date.now() - ms) / 1000);
   const steps = [[86400, "d"], [3600, "h"], [60, "min"]];
   const found = steps.find(([size]) => seconds >= size);

@@ -1,0 +1,215 @@
+// The view of a run: curves by step, selections, and the table of sessions.
+
+import assert from "node:assert/strict";
+import { join } from "node:path";
+
+import { opened, read } from "./browser.mjs";
+import { demo } from "./lamp.mjs";
+import { reward } from "./policies.mjs";
+import { ask, generate, ids } from "./tokentap.mjs";
+
+/** Steps, sessions of each, and sessions without the tag `step`. */
+const [STEPS, EACH, OTHERS] = [6, 40, 3];
+/** The sessions of a page of the table. */
+const PAGE = 200;
+/** Limit: milliseconds to the first painted curves and table. */
+const FIRST = 1000;
+
+/** Runs `work` for each item, eight at a time. */
+async function parallel(items, work) {
+  const waiting = [...items];
+  await Promise.all(Array.from({ length: 8 }, async () => {
+    while (waiting.length) await work(waiting.shift());
+  }));
+}
+
+/** A session of a step. Three of four have a reward; those of the first prompt of a step have one reward. */
+async function sample(tap, prompts, step, at) {
+  const [session, prompt] = [`s${step}-${at}`, at % 4];
+  const sampling_params = { max_new_tokens: 6 + 2 * step + (at % 5), temperature: 0.4 + 0.2 * step, sampling_seed: 100 * step + at };
+  await generate(tap, session, { input_ids: prompts[prompt], session_tags: { step, task: prompt < 2 ? "sea" : "land" }, sampling_params });
+  if (prompt < 3) await reward(tap, session, 0, prompt === 0 ? 1 : ((at * 7 + step) % 11) / 10);
+}
+
+/** Records the time at which curves and rows are painted. */
+function watchFirst() {
+  new MutationObserver((_, observer) => {
+    if (!document.querySelector("#run-curves svg") || !document.querySelector("#run-table tbody tr")) return;
+    observer.disconnect();
+    requestAnimationFrame(() => setTimeout(() => { window.firstPainted = performance.now(); }));
+  }).observe(document, { childList: true, subtree: true });
+}
+
+/** A browser without a clipboard shows what it would copy. */
+const noClipboard = () => Object.defineProperty(navigator, "clipboard", { value: undefined });
+
+const shown = (value, digits = 3) => (value !== 0 && Math.abs(value) < 10 ** -digits ? value.toExponential(1) : value.toFixed(digits));
+const percent = (share) => `${shown(100 * share, 1)} %`;
+const band = (one, digits) => (one === null ? "–" : `${shown(one.mean, digits)} (${shown(one.p10, digits)} to ${shown(one.p90, digits)})`);
+
+/** The numbers beside the curves that a step of `/v1/steps` should have. */
+const expected = (step) => ({
+  entropy: band(step.entropy), reward: band(step.reward), length: band(step.length, 1), truncated: percent(step.truncated_share), faults: percent(step.fault_share),
+  "one-reward": step.groups.count ? percent(step.groups.one_reward / step.groups.count) : "–",
+});
+
+const numbers = (page) => page.evaluate(() => Object.fromEntries([...document.querySelectorAll("#run-curves figure:not([data-curve=scatter])")].map((figure) => [figure.dataset.curve, figure.querySelector(".num").textContent])));
+
+/** The rows of the table: the texts of their cells by column. */
+const table = (page) => page.evaluate(() => {
+  const names = [...document.querySelectorAll("#run-table th")].map((cell) => cell.textContent.replace(/ [▴▾]$/, ""));
+  return [...document.querySelectorAll("#run-table tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell, at) => [names[at], cell.textContent])));
+});
+
+/** The cells that a session of `/v1/sessions` should have; the age depends on the clock. */
+const cells = (row) => ({
+  session: row.session, step: row.tags.step ?? "–", reward: row.reward === null ? "–" : shown(row.reward), "mean entropy": shown(row.mean_entropy), "above 0.672": percent(row.high_entropy_share),
+  sampled: String(row.sampled_tokens), trained: String(row.trained_tokens), turns: String(row.turns), finish: row.finish_reason, policy: row.policy, faults: "–", flags: row.flags.join(", ") || "–", tags: `task=${row.tags.task}`,
+});
+
+/** The table equals that of the server for a query; returns the number of rows. */
+async function equals(page, tap, query) {
+  const { sessions, matched } = await ask(tap, `/v1/sessions?limit=${PAGE}&${query}`);
+  await page.waitForFunction((first) => document.querySelector("#run-table tbody tr [data-session]")?.dataset.session === first, sessions[0].session);
+  const rows = (await table(page)).map(({ age, ...row }) => row);
+  assert.deepEqual(rows, sessions.map(cells), query);
+  assert.ok((await page.textContent("#run-about")).includes(`${matched} sessions`), query);
+  return rows.length;
+}
+
+const at = (page, hash) => page.waitForFunction((wanted) => location.hash === wanted, hash);
+
+/** Clicks the curve of entropies at a step. */
+async function pick(page, index, count) {
+  const curve = page.locator("[data-curve=entropy] svg");
+  const { width, height } = await curve.boundingBox();
+  await curve.click({ position: { x: (width * (31 + (index / (count - 1)) * 262)) / 300, y: height / 2 } });
+}
+
+export async function run() {
+  const tap = await demo();
+  try {
+    const prompts = await Promise.all(["The lamp", "The sea", "The house", "The road"].map((text) => ids(tap, text)));
+    const all = Array.from({ length: STEPS * EACH }, (_, one) => [1 + Math.floor(one / EACH), one % EACH]);
+    await parallel(all, ([step, one]) => sample(tap, prompts, step, one));
+    for (let one = 0; one < OTHERS; one++) await generate(tap, `other-${one}`, { input_ids: prompts[0], session_tags: { task: "none" }, sampling_params: { max_new_tokens: 5 } });
+    const { steps } = await ask(tap, "/v1/steps");
+    assert.equal(steps.length, STEPS);
+    assert.ok(steps[0].groups.one_reward >= 1 && steps[0].reward.count < steps[0].sessions);
+    const firsts = [];
+    for (const theme of ["light", "dark", "light", "dark", "light"]) {
+      const { page, context, faults } = await opened(tap.control, { theme, viewport: { width: 1240, height: 820 }, init: watchFirst });
+      await page.waitForFunction(() => window.firstPainted !== undefined);
+      firsts.push(await page.evaluate(() => window.firstPainted));
+      assert.equal(await page.evaluate(() => location.hash), "#run", "the run is the first screen");
+      assert.deepEqual(await numbers(page), expected(steps.at(-1)), "the curves show the last step");
+      if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `page-run-${theme}.png`) });
+      assert.deepEqual(faults, []);
+      await context.close();
+    }
+    const { page, faults } = await opened(tap.control, { init: noClipboard, expected: (text) => text.includes("400") });
+    await page.waitForSelector("#run-table tbody tr");
+    await equals(page, tap, "sort=-created_ms");
+    await page.click("#run-more");
+    await page.waitForFunction((total) => new Set([...document.querySelectorAll("#run-table [data-session]")].map((node) => node.dataset.session)).size === total, STEPS * EACH + OTHERS);
+    assert.ok(!await page.isVisible("#run-more"), "all sessions are in the table");
+    assert.equal(await page.locator("[data-curve=scatter] circle").count(), 0.75 * STEPS * EACH, "each session with a reward is a point");
+    // a click on a step selects it
+    await pick(page, 2, STEPS);
+    await at(page, "#run/3");
+    assert.equal(await equals(page, tap, "sort=-created_ms&where=step%3D3"), EACH);
+    await page.mouse.move(5, 5);
+    assert.deepEqual(await numbers(page), expected(steps[2]));
+    assert.equal(await page.inputValue("#run-step"), "=3");
+    // sorted by the server, both ways, sessions without a reward last
+    await page.click("#run-by-reward");
+    await equals(page, tap, "sort=-reward&where=step%3D3");
+    assert.equal(await page.getAttribute("#run-table th[aria-sort]", "aria-sort"), "descending");
+    await page.click("#run-by-reward");
+    await equals(page, tap, "sort=reward&where=step%3D3");
+    assert.equal((await table(page)).at(-1).reward, "–");
+    const selected = await page.evaluate(() => location.hash);
+    assert.equal(selected, "#run/3?sort=reward");
+    // a session, and back by the history and by a key
+    const { session } = (await table(page))[1];
+    const tokens = (await ask(tap, `/v1/sessions/${session}/paths/0`)).tokens;
+    await page.click(`#run-table [data-session="${session}"]`);
+    await at(page, `#/${session}/0`);
+    await read(page, tokens);
+    await page.goBack();
+    await at(page, selected);
+    await page.waitForSelector("#run-table", { state: "visible" });
+    await equals(page, tap, "sort=reward&where=step%3D3");
+    await page.goForward();
+    await read(page, tokens);
+    await page.keyboard.press("s");
+    await at(page, selected);
+    await page.waitForSelector("#run-table", { state: "visible" });
+    // a point of the scatter
+    const point = await page.locator("[data-curve=scatter] circle").nth(4).evaluate((node) => {
+      const { left, top, width, height } = node.getBoundingClientRect();
+      return { x: left + width / 2, y: top + height / 2, title: node.textContent };
+    });
+    await page.mouse.click(point.x, point.y);
+    await page.waitForFunction(() => location.hash.startsWith("#/"));
+    const name = await page.evaluate(() => location.hash.split("/")[1]);
+    const [clicked, titled] = await Promise.all([name, point.title.split(":")[0]].map((one) => ask(tap, `/v1/sessions?sort=session&where=session%3D${one}`)));
+    assert.deepEqual([clicked, titled].map(({ sessions: [row] }) => [row.reward, row.mean_entropy])[0], [titled.sessions[0].reward, titled.sessions[0].mean_entropy], "the point belongs to the session");
+    await page.click("#all-sessions");
+    await at(page, selected);
+    assert.equal(await page.getAttribute("#all-sessions", "aria-current"), "true");
+    // Back walks through the selections
+    await page.selectOption("#run-step", "=5");
+    await at(page, "#run/5?sort=reward");
+    await page.goBack();
+    await at(page, selected);
+    await equals(page, tap, "sort=reward&where=step%3D3");
+    // keys: the next step, and all steps
+    await page.evaluate(() => document.activeElement?.blur());
+    await page.keyboard.press("]");
+    await at(page, "#run/4?sort=reward");
+    await page.keyboard.press("[");
+    await page.keyboard.press("Escape");
+    await at(page, "#run?sort=reward");
+    // conditions, for the curves as well
+    await page.fill("#run-where", "reward>=0.5,task=sea");
+    await page.keyboard.press("Enter");
+    const where = encodeURIComponent("reward>=0.5,task=sea");
+    await page.waitForFunction((wanted) => new URLSearchParams(location.hash.split("?")[1]).get("where") === wanted, "reward>=0.5,task=sea");
+    await equals(page, tap, `sort=reward&where=${where}`);
+    assert.deepEqual(await numbers(page), expected((await ask(tap, `/v1/steps?where=${where}`)).steps.at(-1)));
+    await page.selectOption("#run-step", "=2");
+    await equals(page, tap, `sort=reward&where=${where},step%3D2`);
+    await page.click("#run-command");
+    assert.equal(await page.inputValue("#link-text"), "tokentap export --where 'reward>=0.5,task=sea,step=2' --format parquet --out rows.parquet");
+    await page.keyboard.press("Escape");
+    await page.fill("#run-where", "reward");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.getElementById("run-note").textContent.startsWith("where: \"reward\" is no condition"));
+    assert.equal(await page.getAttribute("#run-where", "aria-invalid"), "true");
+    assert.equal(await page.locator("#run-table tr, #run-curves svg").count(), 0, "nothing of another selection is shown");
+    // sessions without the tag: by policy
+    await page.evaluate(() => { location.hash = "#run?where=task%3Dnone"; });
+    await equals(page, tap, "sort=-created_ms&where=task%3Dnone");
+    assert.equal(await page.textContent("#run-by"), "Policy");
+    assert.deepEqual(await numbers(page), Object.fromEntries(Object.entries(expected((await ask(tap, "/v1/steps?by=policy&where=task%3Dnone")).steps[0])).filter(([name]) => !["reward", "one-reward"].includes(name))));
+    // by another tag
+    await page.evaluate(() => { location.hash = "#run/sea?by=task"; });
+    await equals(page, tap, "sort=-created_ms&where=task%3Dsea");
+    assert.deepEqual(await numbers(page), expected((await ask(tap, "/v1/steps?by=task")).steps.find((one) => one.step === "sea")));
+    // a new step appears
+    await page.focus("#run-where");
+    await page.keyboard.type("ignored");
+    await page.evaluate(() => { location.hash = "#run"; });
+    await page.waitForFunction(() => document.querySelectorAll("#run-step option").length === 7);
+    await sample(tap, prompts, STEPS + 1, 0);
+    await page.waitForFunction(() => document.querySelector("#run-step option:last-child").value === "=7", null, { timeout: 20_000 });
+    await page.waitForFunction(() => document.querySelector("#run-table tbody [data-session]").dataset.session === "s7-0");
+    assert.deepEqual(faults, []);
+    const middle = [...firsts].sort((a, b) => a - b)[2];
+    assert.ok(middle < FIRST, `first paint ${firsts}`);
+    return `${STEPS * EACH + OTHERS} sessions of ${STEPS} steps: curves, table, sort and conditions equal /v1; first paint ${firsts.map(Math.round).join(", ")} ms; Back, keys, command, policies, a new step`;
+  } finally {
+    await tap.stop();
+  }
+}
