@@ -185,7 +185,7 @@ export async function run() {
     await page.keyboard.press("Escape");
     await page.fill("#run-where", "reward");
     await page.keyboard.press("Enter");
-    await page.waitForFunction(() => document.getElementById("run-note").textContent.startsWith("where: \"reward\" is no condition"));
+    await page.waitForFunction(() => document.getElementById("run-note").textContent.startsWith("where: \"reward\" is not a condition"));
     assert.equal(await page.getAttribute("#run-where", "aria-invalid"), "true");
     assert.equal(await page.locator("#run-table tr, #run-curves svg").count(), 0, "nothing of another selection is shown");
     // sessions without the tag: by policy
