@@ -97,9 +97,10 @@ class Client(CopyableClient):
     ) -> Generation:
         """One sample of one prompt, `text` or `input_ids`.
 
-        It is recorded in `session`, which gets the `tags`; with `done` it is the last call of the session. `fields` are sampling parameters,
-        such as `max_new_tokens`, and other members of SGLang's request, such as `return_logprob`. tokentap recognizes a
-        retry of a call with a session. If it knows that the reply was lost, the retry does not sample again.
+        It is recorded in `session`, which gets the `tags`; with `done` it is the last call of the session. `fields` are
+        sampling parameters, such as `max_new_tokens`, and other members of SGLang's request, such as `return_logprob`.
+        tokentap recognizes a retry of a call with a session. If it knows that the reply was lost, the retry does not
+        sample again.
         """
         made = self.send(
             routes.generate(
