@@ -162,7 +162,7 @@ const SESSION_HEADERS: [(HeaderName, &str); 2] = [
 const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key");
 
 /// The header with the tags of the session.
-pub(crate) const TAGS_HEADER: HeaderName = HeaderName::from_static("x-tokentap-tags");
+const TAGS_HEADER: HeaderName = HeaderName::from_static("x-tokentap-tags");
 
 /// The tags of a call. Most calls have none, which takes no memory.
 fn find_tags(query: Option<&str>, headers: &HeaderMap, body: Option<&SessionNames>) -> Result<Tags, InvalidIdentity> {

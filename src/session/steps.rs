@@ -14,7 +14,7 @@ use super::state::{Session, State};
 use super::tags::is_tag_name;
 use super::{Cause, EntropyTotals, RewardSamples};
 
-/// The most different steps. A tag with more values is none of steps.
+/// The most steps of one list. A tag with more values does not name training steps.
 pub const MOST_STEPS: usize = 1 << 16;
 
 /// How sessions are put into steps.
@@ -77,7 +77,7 @@ impl Numbers {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no numbers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

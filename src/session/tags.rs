@@ -154,7 +154,7 @@ impl Tags {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it has no tags.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()

@@ -292,6 +292,7 @@ impl Sharing {
                 }
             }
         }
+        *self.images_failing.lock() = None;
         Ok(is_complete)
     }
 
