@@ -113,12 +113,13 @@ impl Signals {
     pub async fn advance(mut self, phase: watch::Sender<Phase>) {
         for next in [Phase::Draining, Phase::Ending] {
             self.next().await;
-            phase.send_replace(next);
-            let phase = match next {
+            let consequence = match next {
                 Phase::Draining => "running requests may end",
                 _ => "running requests are ended",
             };
-            tracing::info!(phase, "signal");
+            // a server without connections logs its end at once, on another thread
+            tracing::info!(phase = consequence, "signal");
+            phase.send_replace(next);
         }
     }
 }
