@@ -53,7 +53,7 @@ pub use sessions::{
 };
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
-pub use state::{Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
+pub use state::{ExportedRow, ExportedRows, Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
 pub use steps::{MOST_STEPS, Numbers, StepKey, StepList, TrainingStep};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,

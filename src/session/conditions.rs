@@ -25,7 +25,9 @@ named_enum! {
         Turns = "turns",
         /// Sampled tokens of all turns.
         SampledTokens = "sampled_tokens",
-        /// Sampled tokens of turns without a fault, of the default classes, that no later turn replaces.
+        /// The rows of an export of the default classes.
+        Rows = "rows",
+        /// The sampled tokens that they train.
         TrainedTokens = "trained_tokens",
         /// Turns that are not trained.
         Faults = "faults",
@@ -39,7 +41,7 @@ named_enum! {
         Running = "running",
         /// The bytes that it takes.
         Bytes = "bytes",
-        /// The mean of the latest rewards of its paths, or else its own, as a number.
+        /// The mean of the rewards of its rows that are numbers.
         Reward = "reward",
         /// The mean entropy of its sampled tokens, in nats.
         MeanEntropy = "mean_entropy",

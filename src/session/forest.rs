@@ -6,6 +6,7 @@
 
 mod branch;
 mod conversation;
+mod exported;
 mod lazy;
 mod leaves;
 mod radix;
@@ -18,6 +19,8 @@ use radix::{Part, ROOT, RadixTree};
 use super::{Cause, Digest, Turn, TurnKey};
 use conversation::ConversationIndex;
 pub use conversation::{Fingerprint, HistoryChange, Prefix};
+pub(super) use exported::ExportedLeaf;
+use exported::ExportedLeaves;
 pub(super) use lazy::LazyForest;
 use leaves::TurnCounts;
 
@@ -38,6 +41,7 @@ pub(super) struct Forest {
     stored: BTreeMap<Digest, u32>,
     /// Turns that a later turn replaces.
     superseded: HashSet<u32>,
+    exported: ExportedLeaves,
     counts: TurnCounts,
 }
 
@@ -50,6 +54,12 @@ struct TurnLinks {
     end: u32,
     /// The turn before it that sampled the same prompt after the same parent.
     sample_before: Option<u32>,
+    /// The first turn of its path.
+    root: u32,
+    /// The sampled tokens of its path.
+    sampled_tokens: u64,
+    /// The turns that continue it and are trained in an export of the default classes, or lead to such turns.
+    trained_children: u32,
 }
 
 /// The prompts after a turn, or those of the roots: the first and the last one. Each has the index of the next.
@@ -159,17 +169,22 @@ impl Forest {
     /// Adds a turn. Its number is [`Forest::next_id`], and its parent was added before.
     pub(super) fn push(&mut self, turn: Arc<Turn>) {
         debug_assert_eq!(turn.id, self.next_id());
-        self.count(&turn);
+        let is_first = turn.parent.is_some_and(|parent| self.stems(Some(parent)).is_empty());
+        self.counts.add(&turn, is_first);
         self.conversations.insert(&turn);
         if let Some(key) = turn.stored_key() {
             // a client that chooses request ids cannot replace a response of another
             self.stored.entry(key.digest()).or_insert(turn.id);
         }
         self.turns.push(Arc::clone(&turn));
-        self.places.push(TurnLinks { end: ROOT, ..TurnLinks::default() });
+        let parent = turn.parent.map(|parent| &self.places[parent as usize]);
+        let (root, before) = parent.map_or((turn.id, 0), |parent| (parent.root, parent.sampled_tokens));
+        let sampled_tokens = before + turn.response.len() as u64;
+        self.places.push(TurnLinks { end: ROOT, root, sampled_tokens, ..TurnLinks::default() });
         if turn.about.cause != Cause::Unplaced {
             self.index(&turn);
         }
+        self.update_exported(&turn, is_first);
     }
 
     /// Makes a turn known to [`Forest::place`].

@@ -203,7 +203,7 @@ impl State {
             let none = (Arc::default(), Box::default(), Box::default(), Box::default());
             let (prompt, response, logprobs, entropy) = none;
             let turn = Turn { id, parent: None, prompt, response, logprobs, entropy, about };
-            self.count(&turn);
+            self.totals.add(&turn);
             self.forest.push(Arc::new(turn));
         }
     }

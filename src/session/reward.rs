@@ -41,23 +41,40 @@ pub(crate) fn reward_number(value: &Value) -> Option<f64> {
 pub struct RewardSamples {
     /// Their number.
     pub count: u32,
-    /// One of them.
-    pub first: f64,
-    /// Whether they differ.
-    pub differs: bool,
+    /// Their sum.
+    pub sum: f64,
+    /// The smallest one.
+    pub least: f64,
+    /// The greatest one.
+    pub greatest: f64,
 }
 
 impl RewardSamples {
     /// One reward.
-    pub(super) fn of(first: f64) -> Self {
-        Self { count: 1, first, differs: false }
+    pub(super) fn of(reward: f64) -> Self {
+        Self { count: 1, sum: reward, least: reward, greatest: reward }
     }
 
     /// These and others.
     pub(super) fn with(self, other: Self) -> Self {
-        #[expect(clippy::float_cmp, reason = "equal rewards are the same number")]
-        let differs = self.differs || other.differs || self.first != other.first;
-        Self { count: self.count.saturating_add(other.count), first: self.first, differs }
+        Self {
+            count: self.count.saturating_add(other.count),
+            sum: self.sum + other.sum,
+            least: self.least.min(other.least),
+            greatest: self.greatest.max(other.greatest),
+        }
+    }
+
+    /// Their mean.
+    #[must_use]
+    pub fn mean(self) -> f64 {
+        self.sum / f64::from(self.count)
+    }
+
+    /// Whether at least two of them differ.
+    #[must_use]
+    pub fn differ(self) -> bool {
+        self.least < self.greatest
     }
 }
 

@@ -69,7 +69,11 @@ pub struct Summary {
     pub bytes: u64,
     /// Its tags.
     pub tags: Tags,
-    /// The mean of the latest rewards of its paths, or else its own, if they are numbers.
+    /// The rows of an export of the default classes.
+    pub rows: usize,
+    /// The sampled tokens that they train.
+    pub trained_tokens: u64,
+    /// The mean of their rewards that are numbers.
     pub reward: Option<f64>,
     /// Numbers over its turns.
     pub totals: Totals,
@@ -183,7 +187,7 @@ impl Session {
     #[must_use]
     pub fn summary(&self) -> Summary {
         let state = self.state();
-        let counts = state.forest.counts();
+        let (counts, exported) = (state.forest.counts(), state.exported());
         let last = state.forest.turns().last();
         Summary {
             session: Arc::clone(&self.id),
@@ -198,7 +202,9 @@ impl Session {
             running: state.running,
             bytes: state.size(),
             tags: state.tags.clone(),
-            reward: state.rewards.mean(),
+            rows: exported.rows.len(),
+            trained_tokens: exported.trained_tokens,
+            reward: exported.mean_reward(),
             totals: state.totals.clone(),
             finish: last.and_then(|turn| turn.about.finish.clone()),
             policy: last.and_then(|turn| policy_of(turn)).map(Cow::into_owned),

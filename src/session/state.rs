@@ -2,13 +2,15 @@
 
 mod annotations;
 mod coverage;
+mod exported;
 mod publication;
 mod replies;
 mod rewards;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -22,6 +24,7 @@ use super::{
 };
 use crate::images::{Image, ImageDigest};
 pub use coverage::RecordedPrefix;
+pub use exported::{ExportedRow, ExportedRows};
 pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
 pub use replies::{ReplyDigests, ReplyTurns};
@@ -51,8 +54,8 @@ pub struct Session {
     pub(super) replies: Mutex<Option<Box<Replies>>>,
     // locked while paths claim their turns and get their numbers; locked before the order and the state
     pub(super) publication: Mutex<Publication>,
-    /// A hash of its first prompt, once it is computed.
-    pub(super) prompt_hash: OnceLock<u64>,
+    /// Hashes of first prompts that were read, by their turns.
+    pub(super) prompt_hashes: Mutex<BTreeMap<u32, u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +66,8 @@ pub(super) struct State {
     /// The number of turns of each frozen version.
     pub(super) frozen: Vec<u32>,
     pub(super) rewards: Rewards,
+    // empty after a change of turns or rewards, until it is read
+    exported: OnceCell<ExportedRows>,
     pub(super) scores: SessionScores,
     pub(super) tags: Tags,
     pub(super) totals: Totals,
@@ -168,17 +173,11 @@ impl State {
             self.tags = tags;
             grown as u64
         });
-        self.count(&turn);
+        self.totals.add(&turn);
+        self.exported.take();
         let bytes = turn.bytes().saturating_sub(shared) + tags + self.forest.push(turn);
         self.bytes += bytes;
         bytes
-    }
-
-    /// Counts a turn that is about to be added.
-    pub(super) fn count(&mut self, turn: &Turn) {
-        let turns = self.forest.turns();
-        let replaced = turn.about.supersedes.iter().filter_map(|id| turns.get(*id as usize));
-        self.totals.add(turn, replaced.map(|turn| &**turn));
     }
 
     /// Whether nothing was added after the last frozen version: no turn, and no mark of an unrecorded generation.
@@ -191,8 +190,8 @@ impl Session {
     pub(super) fn new(id: Arc<str>, number: u64, birth: Uid, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
         let (state, publication, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
-        let (tick, prompt_hash) = (AtomicU64::new(0), OnceLock::new());
-        Self { id, number, birth, tick, state, publication, replies, prompt_hash }
+        let (tick, prompt_hashes) = (AtomicU64::new(0), Mutex::default());
+        Self { id, number, birth, tick, state, publication, replies, prompt_hashes }
     }
 
     /// Moves the turns and their indexes out of the session.

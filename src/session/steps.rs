@@ -1,7 +1,7 @@
 //! The sessions in memory by training step: a row for each value of a tag, or for each policy.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use super::session_row::{SessionRow, policy_of};
 use super::sessions::{ListScope, Sessions};
 use super::state::{Session, State};
 use super::tags::is_tag_name;
-use super::{Cause, EntropyTotals, RewardSamples};
+use super::{Cause, EntropyTotals, ExportedRows, RewardSamples};
 
 /// The most steps of one list. A tag with more values does not name training steps.
 pub const MOST_STEPS: usize = 1 << 16;
@@ -44,21 +44,23 @@ pub struct TrainingStep {
     pub sessions: u64,
     /// Their turns.
     pub turns: u64,
+    /// The rows of an export of the default classes.
+    pub rows: u64,
     /// Sampled tokens.
     pub sampled_tokens: u64,
     /// See [`SessionField::TrainedTokens`](super::SessionField::TrainedTokens).
     pub trained_tokens: u64,
-    /// Sessions whose latest turn ended by length.
+    /// Rows whose last turn ended by length.
     pub truncated: u64,
     /// Sessions with a turn that has a fault.
     pub faulty: u64,
-    /// The rewards of sessions.
+    /// The rewards of rows.
     pub rewards: Numbers,
-    /// The sampled tokens of sessions.
+    /// The sampled tokens of rows.
     pub lengths: Numbers,
     /// The entropies of sampled tokens.
     pub entropy: EntropyTotals,
-    /// The rewards of the sessions with the same first prompt.
+    /// The rewards of the rows with the same first prompt.
     groups: HashMap<u64, RewardSamples>,
 }
 
@@ -113,19 +115,20 @@ impl TrainingStep {
         self.sessions += 1;
         self.turns += u64::from(state.forest.next_id());
         self.sampled_tokens += totals.sampled_tokens;
-        self.trained_tokens += totals.trained_tokens;
-        let last = state.forest.turns().last();
-        self.truncated += u64::from(last.is_some_and(|turn| turn.about.finish.as_deref() == Some("length")));
-        self.faulty += u64::from(totals.faults > 0);
-        #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
-        self.lengths.add(totals.sampled_tokens as f64);
-        if let Some(reward) = state.rewards.mean() {
-            self.rewards.add(reward);
+        let exported = state.exported();
+        self.trained_tokens += exported.trained_tokens;
+        self.rows += exported.rows.len() as u64;
+        for row in &exported.rows {
+            self.truncated += u64::from(row.is_truncated);
+            #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
+            self.lengths.add(row.sampled_tokens as f64);
+            row.reward.iter().for_each(|reward| self.rewards.add(*reward));
         }
+        self.faulty += u64::from(totals.faults > 0);
         self.entropy.merge(&totals.entropy);
     }
 
-    /// Adds the rewards of a session that begins with a prompt of this hash.
+    /// Adds the rewards of rows that begin with a prompt of this hash.
     fn add_samples(&mut self, prompt: u64, samples: RewardSamples) {
         let add = |group: &mut RewardSamples| *group = group.with(samples);
         self.groups.entry(prompt).and_modify(add).or_insert(samples);
@@ -135,8 +138,17 @@ impl TrainingStep {
     #[must_use]
     pub fn groups(&self) -> (usize, usize) {
         let groups = || self.groups.values().filter(|group| group.count > 1);
-        (groups().count(), groups().filter(|group| !group.differs).count())
+        (groups().count(), groups().filter(|group| !group.differ()).count())
     }
+}
+
+/// The rewards of rows by their first turns.
+fn samples_by_root(exported: &ExportedRows) -> BTreeMap<u32, RewardSamples> {
+    let mut samples = BTreeMap::new();
+    for (root, reward) in exported.rows.iter().filter_map(|row| Some((row.root, RewardSamples::of(row.reward?)))) {
+        samples.entry(root).and_modify(|known: &mut RewardSamples| *known = known.with(reward)).or_insert(reward);
+    }
+    samples
 }
 
 /// Steps in the order of their names: numbers, then texts.
@@ -151,14 +163,16 @@ fn compare(one: &str, other: &str) -> Ordering {
 }
 
 impl Session {
-    /// A hash of the first prompt, which is computed once and without a lock; `None` if the prompt is unknown.
-    fn prompt_hash(&self) -> Option<u64> {
+    /// A hash of the prompt of a turn, which is computed once and while the state is not locked; `None` if the prompt is unknown.
+    fn prompt_hash(&self, turn: u32) -> Option<u64> {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        if let Some(hash) = self.prompt_hash.get() {
+        if let Some(hash) = self.prompt_hashes.lock().get(&turn) {
             return Some(*hash);
         }
-        let first = self.turn(0).filter(|turn| turn.about.cause != Cause::Unplaced)?;
-        Some(*self.prompt_hash.get_or_init(|| KEY.hash_one(first.prompt_keys())))
+        let first = self.turn(turn).filter(|turn| turn.about.cause != Cause::Unplaced)?;
+        let hash = KEY.hash_one(first.prompt_keys());
+        self.prompt_hashes.lock().insert(turn, hash);
+        Some(hash)
     }
 }
 
@@ -204,12 +218,12 @@ impl Sessions {
             }
             let step = steps.get_mut(name).expect("it was inserted");
             step.add(&state);
-            let samples = state.rewards.samples();
+            let samples = samples_by_root(state.exported());
             drop(state);
-            if let Some(samples) = samples
-                && let Some(prompt) = session.prompt_hash()
-            {
-                step.add_samples(prompt, samples);
+            for (root, samples) in samples {
+                if let Some(prompt) = session.prompt_hash(root) {
+                    step.add_samples(prompt, samples);
+                }
             }
         });
         let mut steps: Vec<TrainingStep> = steps.into_values().collect();
@@ -259,14 +273,18 @@ mod tests {
         tagged(&store, "d", "last", &[1], None);
         let _ = Call::new(Arc::clone(&store), "untagged".into()).commit(draft(&[1], &[2]));
         let mut faulty = draft(&[1, 2, 3], &[4]);
-        (faulty.about.fault, faulty.about.finish) = (Some(Fault::Aborted), Some("length".into()));
+        faulty.about.fault = Some(Fault::Aborted);
         let _ = Call::new(Arc::clone(&store), "c".into()).commit(faulty);
+        let mut truncated = draft(&[1], &[4, 5, 6, 7]);
+        truncated.about.finish = Some("length".into());
+        let _ = Call::new(Arc::clone(&store), "c".into()).commit(truncated);
         let found = steps(&store, None);
         assert_eq!(found.iter().map(|step| &*step.name).collect::<Vec<_>>(), ["9", "10", "last"]);
         let (first, ten) = (&found[0], &found[1]);
-        assert_eq!((first.sessions, first.turns, first.sampled_tokens, first.trained_tokens), (1, 2, 3, 2));
+        assert_eq!((first.sessions, first.turns, first.rows), (1, 3, 2));
+        assert_eq!((first.sampled_tokens, first.trained_tokens, first.lengths.mean()), (7, 6, Some(3.0)));
         assert_eq!((first.truncated, first.faulty, first.rewards.mean(), first.groups()), (1, 1, None, (0, 0)));
-        assert_eq!((ten.sessions, ten.truncated, ten.faulty, ten.rewards.len()), (8, 0, 0, 7));
+        assert_eq!((ten.sessions, ten.rows, ten.truncated, ten.faulty, ten.rewards.len()), (8, 8, 0, 0, 7));
         assert_eq!(ten.groups(), (2, 1), "one of the two groups has one reward");
         assert_eq!(ten.entropy.mean(), Some(1.0));
         assert_eq!(ten.rewards.quantiles([0.0, 0.5, 1.0]), Some([0.0, 1.0, 1.0]));
@@ -276,17 +294,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn paths_of_one_session_are_a_group() {
+    async fn rows_of_one_session_are_grouped_by_their_own_prompts() {
         let store = store(BOUNDLESS);
         tagged(&store, "s", "1", &[1], None);
-        let _ = Call::new(Arc::clone(&store), "s".into()).commit(draft(&[1], &[5]));
-        let session = store.session("s").expect("it has turns");
-        for (leaf, reward) in [(0, 1.0), (1, 1.0)] {
-            store.memory().reward(&session, RewardScope::Leaf(leaf), json!(reward)).expect("it is open");
+        for draft in [draft(&[1], &[5]), draft(&[1, 2, 3, 4], &[6]), draft(&[9], &[7])] {
+            let _ = Call::new(Arc::clone(&store), "s".into()).commit(draft);
         }
-        assert_eq!(steps(&store, None)[0].groups(), (1, 1));
-        store.memory().reward(&session, RewardScope::Leaf(1), json!(0.0)).expect("it is open");
-        assert_eq!(steps(&store, None)[0].groups(), (1, 0));
+        let session = store.session("s").expect("it has turns");
+        let set = |leaf, reward: f64| {
+            store.memory().reward(&session, RewardScope::Leaf(leaf), json!(reward)).expect("it is open");
+        };
+        [(0, 0.0), (1, 1.0), (2, 1.0)].into_iter().for_each(|(leaf, reward)| set(leaf, reward));
+        let step = &steps(&store, None)[0];
+        assert_eq!((step.rows, step.groups(), step.rewards.mean()), (3, (1, 1), Some(1.0)), "turn 0 ends no row");
+        set(2, 0.0);
+        set(3, 0.0);
+        let step = &steps(&store, None)[0];
+        assert_eq!((step.groups(), step.rewards.len()), ((1, 0), 3), "turn 3 answers another prompt");
     }
 
     #[test]

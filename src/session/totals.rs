@@ -1,7 +1,7 @@
 //! Numbers over the turns of a session that are kept with it, so that tables of sessions read no tokens.
 
+use super::Turn;
 use super::histogram::Histogram;
-use super::{Classes, Turn};
 use crate::entropy::HIGH_ENTROPY;
 
 /// Numbers over all turns of a session.
@@ -9,8 +9,6 @@ use crate::entropy::HIGH_ENTROPY;
 pub struct Totals {
     /// Sampled tokens.
     pub sampled_tokens: u64,
-    /// Sampled tokens of turns without a fault, of the default classes, that no later turn replaces.
-    pub trained_tokens: u64,
     /// Turns with a fault.
     pub faults: u32,
     /// The entropies of sampled tokens.
@@ -37,16 +35,11 @@ const TURN_FLAGS: [&str; 4] =
     ["policy_uncertain", "context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
 
 impl Totals {
-    /// Adds a turn. `replaced` are the earlier turns that it replaces.
-    pub(super) fn add<'a>(&mut self, turn: &Turn, replaced: impl Iterator<Item = &'a Turn>) {
+    /// Adds a turn.
+    pub(super) fn add(&mut self, turn: &Turn) {
         let about = &turn.about;
         self.sampled_tokens += turn.response.len() as u64;
         self.faults += u32::from(about.fault.is_some());
-        self.trained_tokens += trained(turn);
-        for turn in replaced {
-            // a turn may be replaced twice
-            self.trained_tokens = self.trained_tokens.saturating_sub(trained(turn));
-        }
         self.entropy.add(&turn.entropy);
         let chat = about.chat.as_deref();
         let holds = [
@@ -63,10 +56,6 @@ impl Totals {
         let flags = self.flags;
         TURN_FLAGS.into_iter().enumerate().filter_map(move |(at, name)| (flags & 1 << at != 0).then_some(name))
     }
-}
-
-fn trained(turn: &Turn) -> u64 {
-    if Classes::default().trains(turn) { turn.response.len() as u64 } else { 0 }
 }
 
 impl EntropyTotals {
@@ -115,7 +104,7 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn totals_follow_the_turns_and_their_replacements() {
+    async fn totals_follow_the_turns() {
         let store = store(BOUNDLESS);
         let mut first = draft(&[1], &[2, 3, 4]);
         first.entropy = vec![0.5, 1.5, f32::NAN];
@@ -126,15 +115,10 @@ mod tests {
         let _ = call.commit(faulty);
         let session = store.session("s").expect("it has turns");
         let totals = session.totals();
-        assert_eq!((totals.sampled_tokens, totals.trained_tokens, totals.faults), (5, 3, 1));
+        assert_eq!((totals.sampled_tokens, totals.faults), (5, 1));
         let mean = totals.entropy.mean().expect("it is measured");
         assert!((mean - 2.2 / 4.0).abs() < 1e-6, "{mean}");
         assert_eq!((totals.entropy.measured, totals.entropy.high_share()), (4, Some(0.25)));
-        let mut replacing = draft(&[1], &[7]);
-        replacing.about.supersedes = vec![0];
-        let _ = call.commit(replacing);
-        let totals = session.totals();
-        assert_eq!((totals.sampled_tokens, totals.trained_tokens), (6, 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod lineage;
 mod trained_turns;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::labels::exclusion;
@@ -11,6 +12,11 @@ pub(super) use lineage::{Claims, Lineage, lineages, upwards};
 pub(super) use trained_turns::TrainedTurns;
 pub use trained_turns::TurnSelection;
 use trained_turns::{continued, superseded};
+
+/// The turns that another turn replaces.
+pub(super) fn superseded_turns(turns: &[Arc<Turn>]) -> HashSet<u32> {
+    superseded(turns, &continued(turns))
+}
 
 /// The turns that end a path.
 #[derive(Debug, Default, PartialEq, Eq)]

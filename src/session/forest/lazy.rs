@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::conversation::{Fingerprint, HistoryChange, Prefix};
 use super::leaves::{DescendantSearch, TurnCounts};
-use super::{Forest, Placement};
-use crate::session::{Cause, Digest, Fault, Turn, TurnKey};
+use super::{ExportedLeaf, Forest, Placement};
+use crate::session::view::{TrainedTurns, leaves, superseded_turns, upwards};
+use crate::session::{Cause, Classes, Digest, Fault, Turn, TurnKey};
 
 /// The most turns without indexes. More are indexed when they are added, because a session is locked while its turns are indexed.
 const UNINDEXED: usize = 16;
@@ -136,6 +137,32 @@ impl LazyForest {
     /// See [`Forest::finds_trained`].
     pub(in crate::session) fn finds_trained(&mut self, search: &mut DescendantSearch, steps: usize) -> Option<bool> {
         self.indexed().finds_trained(search, steps)
+    }
+
+    /// The turns that end a row of an export of the default classes, and the sampled tokens that it trains.
+    pub(in crate::session) fn exported(&self) -> (Vec<ExportedLeaf>, u64) {
+        let turns = match self {
+            Self::Turns(turns) => turns,
+            Self::Indexed(forest) => return (forest.exported_leaves().collect(), forest.trained_tokens()),
+        };
+        let leaf = |turn: u32| {
+            let path = || upwards(turns, turn);
+            let root = path().last().map_or(turn, |root| root.id);
+            ExportedLeaf { turn, root, sampled_tokens: path().map(|turn| turn.response.len() as u64).sum() }
+        };
+        if let [turn] = &**turns {
+            // most sessions
+            return match Classes::default().trains(turn) {
+                true => (vec![leaf(0)], turn.response.len() as u64),
+                false => (Vec::new(), 0),
+            };
+        }
+        let trained = TrainedTurns::new(turns, Classes::default().into());
+        let leaves = leaves(turns, &trained);
+        let superseded = superseded_turns(turns);
+        let exported = turns.iter().filter(|turn| trained.contains(turn.id) && !superseded.contains(&turn.id));
+        let trained_tokens = exported.map(|turn| turn.response.len() as u64).sum();
+        (leaves.exported.into_iter().map(leaf).collect(), trained_tokens)
     }
 
     /// The counts of turns by kind.

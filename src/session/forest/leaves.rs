@@ -18,7 +18,7 @@ pub(in crate::session) struct TurnCounts {
 
 impl TurnCounts {
     /// Counts a turn. `extends` is true if its parent ended a path until now.
-    fn add(&mut self, turn: &Turn, extends: bool) {
+    pub(super) fn add(&mut self, turn: &Turn, extends: bool) {
         self.sampled_tokens += turn.response.len();
         self.leaves += usize::from(!extends);
         if let Some(fault) = turn.about.fault {
@@ -44,20 +44,13 @@ impl TurnCounts {
 }
 
 impl Forest {
-    /// Counts a turn that is about to be added.
-    pub(super) fn count(&mut self, turn: &Turn) {
-        let extends = turn.parent.is_some_and(|parent| self.places[parent as usize].children.is_empty());
-        self.counts.add(turn, extends);
-        self.superseded.extend(&turn.about.supersedes);
-    }
-
     /// The counts of turns by kind.
     pub(in crate::session) fn counts(&self) -> &TurnCounts {
         &self.counts
     }
 
     /// Whether an export of `classes` trains a turn, and its reply reached the client.
-    fn is_trained(&self, turn: u32, classes: Classes) -> bool {
+    pub(super) fn is_trained(&self, turn: u32, classes: Classes) -> bool {
         let is_lost = self.superseded.contains(&turn) && self.places[turn as usize].children.is_empty();
         classes.trains(&self.turns[turn as usize]) && !is_lost
     }

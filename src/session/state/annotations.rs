@@ -23,6 +23,7 @@ impl State {
     /// Sets the reward of a scope and version. Returns the bytes by which the session grows.
     pub(in crate::session) fn reward(&mut self, reward: Reward) -> i64 {
         let new = reward.bytes();
+        self.exported.take();
         let before = self.rewards.set(reward).map_or(0, |before| before.bytes());
         self.bytes = (self.bytes + new).saturating_sub(before);
         i64::try_from(new).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX)

@@ -5,62 +5,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::session::{Reward, RewardSamples, RewardScope, reward_number};
+use crate::session::{Reward, RewardScope};
 
 /// The rewards of a session by scope, by rising versions.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Rewards {
     by_scope: BTreeMap<RewardScope, Vec<Reward>>,
-    /// The sum and the number of the latest rewards of paths that are numbers.
-    paths: (f64, u32),
 }
 
 impl Rewards {
     /// Adds a reward. Replaces and returns the one for the same scope and version.
     pub(in crate::session) fn set(&mut self, reward: Reward) -> Option<Reward> {
-        let scope = reward.scope;
-        let before = self.latest(scope);
-        let replaced = self.insert(reward);
-        if matches!(scope, RewardScope::Leaf(_)) {
-            match (before, self.latest(scope)) {
-                (None, Some(now)) => self.paths = (self.paths.0 + now, self.paths.1 + 1),
-                (None, None) => {}
-                // a difference of sums would keep the rounding of the reward before
-                (Some(_), _) => {
-                    let numbers = self.leaves().filter_map(|known| reward_number(&known.last()?.value));
-                    self.paths = numbers.fold((0.0, 0), |(sum, count), number| (sum + number, count + 1));
-                }
-            }
-        }
-        replaced
-    }
-
-    /// The rewards of each path.
-    fn leaves(&self) -> impl Iterator<Item = &Vec<Reward>> {
-        self.by_scope.range(RewardScope::Leaf(0)..=RewardScope::Leaf(u32::MAX)).map(|(_, known)| known)
-    }
-
-    /// The mean of the latest rewards of paths, or else the latest one of the session, if they are numbers.
-    pub(in crate::session) fn mean(&self) -> Option<f64> {
-        match self.paths {
-            (_, 0) => self.latest(RewardScope::Session),
-            (sum, count) => Some(sum / f64::from(count)),
-        }
-    }
-
-    /// The latest rewards of paths, or else that of the session, as samples of the first prompt; `None` if none is a number.
-    pub(in crate::session) fn samples(&self) -> Option<RewardSamples> {
-        let numbers = self.leaves().filter_map(|known| reward_number(&known.last()?.value));
-        let of_paths = numbers.map(RewardSamples::of).reduce(RewardSamples::with);
-        of_paths.or_else(|| self.latest(RewardScope::Session).map(RewardSamples::of))
-    }
-
-    /// The latest reward of a scope as a number.
-    fn latest(&self, scope: RewardScope) -> Option<f64> {
-        reward_number(&self.by_scope.get(&scope)?.last()?.value)
-    }
-
-    fn insert(&mut self, reward: Reward) -> Option<Reward> {
         let known = self.by_scope.entry(reward.scope).or_default();
         let at = known.partition_point(|known| known.version < reward.version);
         match known.get_mut(at).filter(|known| known.version == reward.version) {
@@ -144,22 +99,6 @@ mod tests {
             assert_eq!((parts, copied.len()), (3, if value.is_some() { 11 } else { 0 }));
             assert!(copied.values().all(|copied| copied.as_u64() == value), "version {version}");
         }
-    }
-
-    #[test]
-    fn mean_is_that_of_the_latest_rewards_of_paths_else_of_the_session() {
-        let mut rewards = Rewards::default();
-        assert_eq!(rewards.mean(), None);
-        rewards.set(reward(1, RewardScope::Session, 4));
-        rewards.set(reward(1, RewardScope::Turn(0), 9));
-        assert_eq!(rewards.mean(), Some(4.0));
-        rewards.set(reward(1, RewardScope::Leaf(0), 1));
-        rewards.set(reward(2, RewardScope::Leaf(1), 2));
-        rewards.set(reward(1, RewardScope::Leaf(1), 7));
-        assert_eq!(rewards.mean(), Some(1.5), "of the latest version");
-        let text = Reward { value: Arc::new("good".into()), ..reward(2, RewardScope::Leaf(1), 0) };
-        rewards.set(text);
-        assert_eq!(rewards.mean(), Some(1.0), "one is no number");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Compares the exports of a session with those of its model.
 
-use super::super::{Cause, Path, Session, Turn};
+use super::super::{Cause, ExportedRow, Path, Session, Turn, reward_number};
 use super::model::{Model, ModelRow};
 use super::tokens;
 use crate::export::{Batch, Format};
@@ -60,6 +60,22 @@ pub(super) fn without_uid(turn: &Turn) -> Turn {
     let mut turn = turn.clone();
     turn.about.uid = "0".repeat(32).parse().unwrap();
     turn
+}
+
+/// The numbers that are kept with a session are those of its open version.
+pub(super) fn check_exported(session: &Session) {
+    let exported = session.state().exported().clone();
+    let open = session.state().open_version();
+    let (rows, _) = session.snapshot(Some(open)).unwrap().rows(true);
+    let expected = rows.iter().map(|row| ExportedRow {
+        root: row.upwards().last().unwrap().id,
+        sampled_tokens: row.upwards().map(|turn| turn.response.len() as u64).sum(),
+        reward: row.reward().and_then(|reward| reward_number(reward)),
+        is_truncated: row.upwards().next().unwrap().about.finish.as_deref() == Some("length"),
+    });
+    assert_eq!(*exported.rows, *expected.collect::<Vec<_>>());
+    let trained = rows.iter().map(|row| row.path().trained_tokens() as u64).sum::<u64>();
+    assert_eq!(exported.trained_tokens, trained);
 }
 
 pub(super) fn check_turns(model: &Model, turns: &[Turn]) {

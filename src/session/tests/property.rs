@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::{Call, Classes, Fault, Frozen, RewardScope, Session, SessionError, Sessions, Summary};
-use super::look::{ExportedVersion, check_export, check_turns, files, keep, number, row};
+use super::look::{ExportedVersion, check_export, check_exported, check_turns, files, keep, number, row};
 use super::model::{Model, ModelRow, ModelTurn};
 use super::operations::{Operation, OperationKind, Sample, operations};
 use super::{BOUNDLESS, bytes, call, draft, store};
@@ -176,6 +176,7 @@ impl TestWorld {
         let open = number(model.open_version());
         let now = keep(&session, open);
         check_turns(model, &now.turns);
+        check_exported(&session);
         for version in 1..=model.open_version() {
             let kept = keep(&session, number(version));
             check_export(model, version, &kept);

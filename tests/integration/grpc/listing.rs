@@ -35,6 +35,7 @@ fn summary(session: &SessionSummary) -> Value {
         "reward": session.reward,
         "mean_entropy": session.mean_entropy,
         "high_entropy_share": session.high_entropy_share,
+        "rows": session.rows,
         "trained_tokens": session.trained_tokens,
         "finish_reason": session.finish_reason,
         "policy": session.policy,

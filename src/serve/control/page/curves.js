@@ -12,8 +12,8 @@ const rounded = (value) => shown(value, 1);
 export const CURVES = [
   { id: "entropy", title: "entropy, nats", mean: (step) => step.entropy?.mean, band: (step) => step.entropy, zero: true, text: shown },
   { id: "reward", title: "reward", mean: (step) => step.reward?.mean, band: (step) => step.reward, text: (value) => shown(value).replace("-", "−") },
-  { id: "length", title: "sampled tokens", mean: (step) => step.length?.mean, band: (step) => step.length, zero: true, text: rounded },
-  { id: "truncated", title: "ended by length", mean: (step) => step.truncated_share, zero: true, text: percent },
+  { id: "length", title: "sampled tokens of a row", mean: (step) => step.length?.mean, band: (step) => step.length, zero: true, text: rounded },
+  { id: "truncated", title: "rows that ended by length", mean: (step) => step.truncated_share, zero: true, text: percent },
   { id: "faults", title: "sessions with a fault", mean: (step) => step.fault_share, zero: true, text: percent },
   { id: "one-reward", title: "groups with one reward", mean: (step) => (step.groups.count ? step.groups.one_reward / step.groups.count : null), zero: true, text: percent },
 ];

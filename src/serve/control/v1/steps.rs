@@ -47,19 +47,20 @@ pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
 
 fn row(step: &TrainingStep) -> Value {
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^53 are exact")]
-    let share = |count: u64| count as f64 / step.sessions as f64;
+    let share = |count: u64, of: u64| (of > 0).then(|| count as f64 / of as f64);
     let (groups, one_reward) = step.groups();
     json!({
         "step": step.name,
         "sessions": step.sessions,
         "turns": step.turns,
+        "rows": step.rows,
         "sampled_tokens": step.sampled_tokens,
         "trained_tokens": step.trained_tokens,
         "reward": numbers(&step.rewards),
         "length": numbers(&step.lengths),
         "entropy": entropy(&step.entropy),
-        "truncated_share": share(step.truncated),
-        "fault_share": share(step.faulty),
+        "truncated_share": share(step.truncated, step.rows),
+        "fault_share": share(step.faulty, step.sessions),
         "groups": {"count": groups, "one_reward": one_reward},
     })
 }

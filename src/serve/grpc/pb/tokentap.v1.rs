@@ -77,7 +77,7 @@ pub struct SessionSummary {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// The mean of the latest rewards of its paths, else its own; absent without numbers.
+    /// The mean of the rewards of its rows; absent if none has a number.
     #[prost(double, optional, tag = "15")]
     pub reward: ::core::option::Option<f64>,
     /// Over all sampled tokens with an entropy, in nats.
@@ -86,7 +86,7 @@ pub struct SessionSummary {
     /// The share of these above 0.672 nats.
     #[prost(double, optional, tag = "17")]
     pub high_entropy_share: ::core::option::Option<f64>,
-    /// Sampled tokens that an export of the default classes trains.
+    /// The sampled tokens that these rows train.
     #[prost(uint64, tag = "18")]
     pub trained_tokens: u64,
     /// How the latest turn ended.
@@ -98,6 +98,9 @@ pub struct SessionSummary {
     /// Properties of its turns.
     #[prost(string, repeated, tag = "21")]
     pub flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The rows of an export of the default classes.
+    #[prost(uint64, tag = "22")]
+    pub rows: u64,
 }
 /// A session that was evicted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
