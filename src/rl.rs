@@ -19,7 +19,7 @@ mod think;
 
 pub use advantage::{GroupStats, Shaping};
 pub use group_request::{GroupId, GroupRequest, RequestError, SampleRequest, check_storable};
-pub use mismatch::{Mismatch, RatioLimits};
+pub use mismatch::{Mismatch, MismatchSums, RatioLimits};
 pub use options::{AdvantageEstimator, AdvantageOptions, EntropyScope};
 pub use request::Request;
 pub use response::{AdvantageResponse, GroupResponse, SampleResponse, TurnAdvantage, advantages};
@@ -27,7 +27,7 @@ pub use returns::RewardSource;
 pub use row_index::RowIndex;
 pub use rows::add_advantages;
 pub use teacher::{RatioProblem, check_scored, log_ratios, one_teacher};
-pub use think::{HIGH_ENTROPY, ThinkStats, ThinkTokens, thinking};
+pub use think::{HIGH_ENTROPY, ThinkStats, thinking};
 
 #[cfg(test)]
 mod tests;

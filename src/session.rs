@@ -26,6 +26,7 @@ mod steps;
 mod store;
 mod table;
 mod tags;
+mod thinking;
 mod totals;
 mod turn;
 mod view;
@@ -54,12 +55,13 @@ pub use sessions::{
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
 pub use state::{ExportedRow, ExportedRows, Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
-pub use steps::{MOST_STEPS, Numbers, StepKey, StepList, TrainingStep};
+pub use steps::{MOST_STEPS, Numbers, StepKey, StepList, StepQuery, TrainingStep};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };
 pub use table::{TableCursor, TableError, TableOrder, TablePage, TableQuery};
 pub use tags::{InvalidTags, MOST_TAGS, Tags};
+pub use thinking::{ThinkSpans, ThinkToken, ThinkTokens};
 pub use totals::{EntropyTotals, Totals};
 pub use turn::{
     Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,

@@ -41,7 +41,7 @@ pub struct Mismatch {
     pub k1: Option<f64>,
     /// The mean of `exp(l) - 1 - l`: the estimator k3, which is never negative.
     pub k3: Option<f64>,
-    /// The 99th percentile of `|l|`: the smallest value that at least 99 % of the tokens do not exceed.
+    /// The 99th percentile of `|l|`: the smallest value that at least 99 % of the tokens do not exceed. `None` in sums.
     pub p99: Option<f64>,
     /// The largest `|l|`.
     pub max: Option<f64>,
@@ -57,27 +57,56 @@ impl Mismatch {
     /// Computes the statistics. Estimators: <http://joschu.net/blog/kl-approx.html>.
     #[must_use]
     pub fn new(log_ratios: &[f64], limits: &RatioLimits) -> Self {
-        if log_ratios.is_empty() {
-            return Self::default();
-        }
-        let count = log_ratios.len();
-        let mean =
-            |of: &dyn Fn(f64) -> f64| Some(log_ratios.iter().map(|ratio| of(*ratio)).sum::<f64>() / count as f64);
+        let mut sums = MismatchSums::default();
+        log_ratios.iter().for_each(|ratio| sums.add(*ratio, limits));
         let mut sizes: Vec<f64> = log_ratios.iter().map(|ratio| ratio.abs()).collect();
         sizes.sort_unstable_by(f64::total_cmp);
         // the smallest rank with at least 99 % of the tokens
-        let rank = (count * 99).div_ceil(100);
-        Self {
-            tokens: count,
-            mean: mean(&|ratio| ratio),
-            k1: mean(&|ratio| -ratio),
-            // expm1 keeps the digits of small ratios
-            k3: mean(&|ratio| ratio.exp_m1() - ratio),
-            p99: Some(sizes[rank - 1]),
-            max: sizes.last().copied(),
-            above_limit: mean(&|ratio| f64::from(u8::from(ratio.abs() > limits.limit))),
-            tis_mean: mean(&|ratio| limits.truncated(ratio)),
-            mis_masked: mean(&|ratio| f64::from(u8::from(limits.masked(ratio) == 0.0))),
+        let rank = (sizes.len() * 99).div_ceil(100);
+        Self { p99: rank.checked_sub(1).map(|at| sizes[at]), ..sums.mismatch() }
+    }
+}
+
+/// The sums of statistics of log ratios, which take the same memory for any number of tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MismatchSums {
+    tokens: usize,
+    ratio: f64,
+    k3: f64,
+    max: f64,
+    above_limit: usize,
+    truncated: f64,
+    masked: usize,
+}
+
+impl MismatchSums {
+    /// Adds the log ratio of a token.
+    pub fn add(&mut self, ratio: f64, limits: &RatioLimits) {
+        self.tokens += 1;
+        self.ratio += ratio;
+        // expm1 keeps the digits of small ratios
+        self.k3 += ratio.exp_m1() - ratio;
+        self.max = self.max.max(ratio.abs());
+        self.above_limit += usize::from(ratio.abs() > limits.limit);
+        self.truncated += limits.truncated(ratio);
+        self.masked += usize::from(limits.masked(ratio) == 0.0);
+    }
+
+    /// The statistics, without the percentile.
+    #[must_use]
+    pub fn mismatch(&self) -> Mismatch {
+        let has_tokens = self.tokens > 0;
+        let mean = |sum: f64| has_tokens.then(|| sum / self.tokens as f64);
+        Mismatch {
+            tokens: self.tokens,
+            mean: mean(self.ratio),
+            k1: mean(-self.ratio),
+            k3: mean(self.k3),
+            p99: None,
+            max: has_tokens.then_some(self.max),
+            above_limit: mean(self.above_limit as f64),
+            tis_mean: mean(self.truncated),
+            mis_masked: mean(self.masked as f64),
         }
     }
 }

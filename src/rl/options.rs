@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::group_request::{GroupRequest, RequestError, check_groups, is_float32};
-use super::{RewardSource, Shaping, ThinkTokens};
+use super::{RewardSource, Shaping};
+use crate::session::ThinkTokens;
 
 /// The groups, the estimator and its parameters.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

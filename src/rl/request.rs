@@ -4,8 +4,9 @@ use serde::Deserialize;
 
 use super::group_request::{GroupRequest, RequestError, is_float32};
 use super::options::{self, AdvantageEstimator, AdvantageOptions, EntropyScope};
-use super::{HIGH_ENTROPY, RewardSource, ThinkTokens};
+use super::{HIGH_ENTROPY, RewardSource};
 use crate::json::decode;
+use crate::session::ThinkTokens;
 
 /// Rewards of groups of trajectories.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

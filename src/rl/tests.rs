@@ -5,12 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{
-    AdvantageResponse, Mismatch, RatioLimits, Request, RequestError, SampleResponse, ThinkTokens, advantages,
-    log_ratios,
-};
+use super::{AdvantageResponse, Mismatch, RatioLimits, Request, RequestError, SampleResponse, advantages, log_ratios};
 use crate::columns::{Column, TEACHER_LOGPROBS};
-use crate::session::{EntropyMethod, Path, Step, Turn, TurnMetadata};
+use crate::session::{EntropyMethod, Path, Step, ThinkTokens, Turn, TurnMetadata};
 
 pub(super) const START: u32 = 151_667;
 pub(super) const END: u32 = 151_668;

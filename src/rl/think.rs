@@ -3,25 +3,11 @@
 use serde::Serialize;
 
 use crate::export::Thinking;
-use crate::session::{Path, Turn};
+use crate::session::{Path, ThinkSpans, ThinkToken, ThinkTokens, Turn};
 
 pub use crate::entropy::HIGH_ENTROPY;
 
-/// The ids of the think tokens, which differ between models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThinkTokens {
-    /// `<think>`.
-    pub start: u32,
-    /// `</think>`.
-    pub end: u32,
-}
-
-/// Statistics of the thinking in a trajectory, over the spans of all its responses.
-///
-/// A span has the sampled tokens between a start token and the next end token, without both. It begins after a sampled start token, or at
-/// the beginning of the response if the last think token of the new prompt tokens is a start token. It ends at an end token. Without an
-/// end token it ends, unclosed, with the response; but if the next turn has no new prompt tokens, it continues in that turn. A second start
-/// token within a span is not counted and does not begin another span.
+/// Statistics of the thinking in a trajectory, over the [spans](ThinkSpans) of all its responses.
 ///
 /// The loss mask has no effect: it depends on the other rows of an export, and the thinking of a trajectory does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -77,22 +63,12 @@ pub fn thinking(path: &Path, tokens: Option<ThinkTokens>, threshold: f64) -> Thi
     }
 }
 
-/// The position of the next token relative to the spans.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum ThinkState {
-    #[default]
-    Outside,
-    /// The prompt ends in a span, and no token was sampled yet. The span counts once a token is sampled.
-    OpenedByPrompt,
-    Inside,
-}
-
 /// Counts the tokens of a path, turn by turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ThinkCounter {
-    tokens: Option<ThinkTokens>,
+    /// `None` if the think tokens are unknown.
+    spans: Option<ThinkSpans>,
     threshold: f64,
-    state: ThinkState,
     stats: ThinkStats,
     /// A span was not closed.
     has_unclosed_span: bool,
@@ -108,17 +84,15 @@ pub(super) struct ThinkCounter {
 
 impl ThinkCounter {
     pub(super) fn new(tokens: Option<ThinkTokens>, threshold: f64) -> Self {
-        Self { tokens, threshold, ..Self::default() }
+        Self { spans: tokens.map(ThinkSpans::new), threshold, ..Self::default() }
     }
 
     pub(super) fn turn(&mut self, turn: &Turn) {
-        // without new prompt tokens the policy continues in the context of the previous turn, whatever the cause of the turn is
         if !turn.prompt.is_empty() {
             self.end_span();
-            let opens = self.tokens.is_some_and(|ThinkTokens { start, end }| {
-                turn.prompt.iter().rev().find(|id| **id == start || **id == end) == Some(&start)
-            });
-            self.state = if opens { ThinkState::OpenedByPrompt } else { ThinkState::Outside };
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.begin(&turn.prompt);
         }
         for (id, entropy) in turn.response.iter().zip(known_entropies(turn)) {
             self.token(*id, entropy);
@@ -130,28 +104,26 @@ impl ThinkCounter {
             self.sampled += 1;
             self.high += usize::from(nats > self.threshold);
         }
-        if self.state == ThinkState::OpenedByPrompt {
-            self.state = ThinkState::Inside;
+        let Some(spans) = &mut self.spans else { return };
+        if spans.is_opened_by_prompt() {
             (self.stats.present, self.stats.in_prompt) = (true, true);
         }
-        if self.tokens.is_some_and(|tokens| id == tokens.start) {
-            self.state = ThinkState::Inside;
-            self.stats.present = true;
-        } else if self.tokens.is_some_and(|tokens| id == tokens.end) {
-            self.state = ThinkState::Outside;
-        } else if self.state == ThinkState::Inside {
-            self.stats.tokens += 1;
-            match entropy {
-                Some(nats) => (self.sum, self.known) = (self.sum + nats, self.known + 1),
-                None => self.stats.incomplete = true,
+        match spans.token(id) {
+            ThinkToken::Start => self.stats.present = true,
+            ThinkToken::Thinking => {
+                self.stats.tokens += 1;
+                match entropy {
+                    Some(nats) => (self.sum, self.known) = (self.sum + nats, self.known + 1),
+                    None => self.stats.incomplete = true,
+                }
             }
+            ThinkToken::End | ThinkToken::Answer => {}
         }
     }
 
-    /// Ends an open span, because the next token does not continue the response.
+    /// Notes whether a span is open, when the next token does not continue the response.
     fn end_span(&mut self) {
-        self.has_unclosed_span |= self.state == ThinkState::Inside;
-        self.state = ThinkState::Outside;
+        self.has_unclosed_span |= self.spans.is_some_and(|spans| spans.is_open());
     }
 
     pub(super) fn finish(mut self) -> ThinkStats {
@@ -171,15 +143,8 @@ fn ratio(sum: f64, count: usize) -> Option<f64> {
 
 /// The entropy of each sampled token of a turn in nats; `None` if it is unknown.
 pub(super) fn known_entropies(turn: &Turn) -> impl Iterator<Item = Option<f64>> {
-    let entropies = reliable_entropies(turn);
+    let entropies = turn.known_entropies();
     (0..turn.response.len()).map(|at| entropies.get(at).copied().map(f64::from).filter(|nats| nats.is_finite()))
-}
-
-/// The entropies of a turn; empty if they may belong to other tokens than those of the response.
-fn reliable_entropies(turn: &Turn) -> &[f32] {
-    let is_complete = turn.entropy.len() == turn.response.len();
-    let is_quarantined = turn.about.fault.is_some_and(|fault| fault.is_quarantine());
-    if is_complete && !is_quarantined { &turn.entropy } else { &[] }
 }
 
 #[cfg(test)]

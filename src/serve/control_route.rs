@@ -38,7 +38,7 @@ pub(crate) static ROUTES: [ControlRoute; 18] = [
         methods: &[Method::GET],
         query: &["q", "regex", "case", "where", "limit", "after"],
     },
-    ControlRoute { pattern: "/v1/steps", methods: &[Method::GET], query: &["by", "where", "limit"] },
+    ControlRoute { pattern: "/v1/steps", methods: &[Method::GET], query: &["by", "where", "scores", "limit"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
     ControlRoute {
         pattern: "/v1/sessions/{id}/trajectories",

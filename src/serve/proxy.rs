@@ -14,11 +14,11 @@ use crate::engine::transport::client::Client;
 use crate::generation::generator::Generator;
 use crate::logits::slices::Slices;
 use crate::metrics::Metrics;
-use crate::rl::ThinkTokens;
 use crate::serve::connection::Phase;
 use crate::serve::discovery::Discovery;
 use crate::serve::teacher::TeacherEngine;
 use crate::session::Sessions;
+use crate::session::ThinkTokens;
 use crate::session::ledger::Ack;
 
 /// The parts of a running proxy.

@@ -31,6 +31,15 @@ impl Histogram {
         }
     }
 
+    /// The counts without those of a part of the entropies.
+    pub(super) fn without(&self, part: &Self) -> Self {
+        let mut rest = self.clone();
+        for (count, less) in rest.0.iter_mut().zip(&part.0) {
+            *count = count.saturating_sub(*less);
+        }
+        rest
+    }
+
     /// The entropy below which this share of the entropies is, in nats, interpolated within its bucket; `None` without entropies.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {

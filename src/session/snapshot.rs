@@ -93,6 +93,13 @@ impl Session {
         self.snapshot_of(version, TurnSelection::default())
     }
 
+    /// A snapshot of the open version for an export of the default classes.
+    #[must_use]
+    pub fn open_snapshot(&self) -> Arc<Snapshot> {
+        let version = self.state().open_version();
+        self.snapshot(Some(version)).expect("versions are never removed")
+    }
+
     /// The same for an export of `selection`.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::ledger::{Ack, AckOutcome, Change, Record};
 use super::scores::SessionScores;
+use super::thinking::ThinkingTotals;
 use super::turn::{Draft, SessionImages};
 use super::view::upwards;
 use super::{
@@ -54,6 +55,8 @@ pub struct Session {
     pub(super) replies: Mutex<Option<Box<Replies>>>,
     // locked while paths claim their turns and get their numbers; locked before the order and the state
     pub(super) publication: Mutex<Publication>,
+    // locked while turns are read for it; locked before `state`
+    pub(super) thinking: Mutex<ThinkingTotals>,
     /// Hashes of first prompts that were read, by their turns.
     pub(super) prompt_hashes: Mutex<BTreeMap<u32, u64>>,
 }
@@ -190,8 +193,8 @@ impl Session {
     pub(super) fn new(id: Arc<str>, number: u64, birth: Uid, created_ms: u64) -> Self {
         let state = State { created_ms, ..State::default() };
         let (state, publication, replies) = (Mutex::new(state), Mutex::default(), Mutex::default());
-        let (tick, prompt_hashes) = (AtomicU64::new(0), Mutex::default());
-        Self { id, number, birth, tick, state, publication, replies, prompt_hashes }
+        let (tick, thinking, prompt_hashes) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+        Self { id, number, birth, tick, state, publication, replies, thinking, prompt_hashes }
     }
 
     /// Moves the turns and their indexes out of the session.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use foldhash::quality::RandomState;
 
@@ -12,7 +12,7 @@ use super::session_row::{SessionRow, policy_of};
 use super::sessions::{ListScope, Sessions};
 use super::state::{Session, State};
 use super::tags::is_tag_name;
-use super::{Cause, EntropyTotals, ExportedRows, RewardSamples};
+use super::{Cause, EntropyTotals, ExportedRows, RewardSamples, ThinkTokens};
 
 /// The most steps of one list. A tag with more values does not name training steps.
 pub const MOST_STEPS: usize = 1 << 16;
@@ -24,6 +24,19 @@ pub enum StepKey {
     Tag(Box<str>),
     /// By the policy that sampled last.
     Policy,
+}
+
+/// A query of steps.
+#[derive(Debug, Clone)]
+pub struct StepQuery {
+    /// What makes a step.
+    pub key: StepKey,
+    /// What its sessions meet; `None` for all sessions.
+    pub conditions: Option<Conditions>,
+    /// The think tokens, if they are known.
+    pub think: Option<ThinkTokens>,
+    /// The teacher whose sessions a step names.
+    pub teacher: Option<String>,
 }
 
 /// Steps in the order of their names: numbers, then texts.
@@ -60,6 +73,10 @@ pub struct TrainingStep {
     pub lengths: Numbers,
     /// The entropies of sampled tokens.
     pub entropy: EntropyTotals,
+    /// Those of the thinking; `None` if the think tokens are unknown.
+    pub thinking: Option<EntropyTotals>,
+    /// The sessions with a turn that the teacher has scored.
+    pub scored: Vec<Arc<Session>>,
     /// The rewards of the rows with the same first prompt.
     groups: HashMap<u64, RewardSamples>,
 }
@@ -191,17 +208,17 @@ impl Sessions {
     /// The steps of the sessions in memory that meet the conditions, in the order of their names. Sessions without the tag, or without a turn,
     /// are in none. `None` if there are more than [`MOST_STEPS`]. Blocks for about a microsecond for each session in memory.
     #[must_use]
-    pub fn steps(&self, key: &StepKey, conditions: Option<&Conditions>) -> Option<StepList> {
+    pub fn steps(&self, query: &StepQuery) -> Option<StepList> {
         let mut steps: HashMap<Box<str>, TrainingStep> = HashMap::new();
         let mut is_bounded = true;
         self.memory().for_each(|session| {
             let state = session.state();
             let row = SessionRow { session: &session, state: &state };
-            if conditions.is_some_and(|conditions| !conditions.accept(&row)) {
+            if query.conditions.as_ref().is_some_and(|conditions| !conditions.accept(&row)) {
                 return;
             }
             let policy;
-            let name = match key {
+            let name = match &query.key {
                 StepKey::Tag(name) => row.tag(name),
                 StepKey::Policy => {
                     policy = state.forest.turns().last().and_then(|turn| policy_of(turn));
@@ -219,7 +236,15 @@ impl Sessions {
             let step = steps.get_mut(name).expect("it was inserted");
             step.add(&state);
             let samples = samples_by_root(state.exported());
+            let is_scored =
+                query.teacher.as_deref().is_some_and(|teacher| state.scores.from(teacher, 0).next().is_some());
             drop(state);
+            if is_scored {
+                step.scored.push(Arc::clone(&session));
+            }
+            if let Some(tokens) = query.think {
+                step.thinking.get_or_insert_default().merge(&session.thinking(tokens));
+            }
             for (root, samples) in samples {
                 if let Some(prompt) = session.prompt_hash(root) {
                     step.add_samples(prompt, samples);
@@ -234,13 +259,13 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
     use crate::session::tests::{BOUNDLESS, draft, store};
     use crate::session::{Call, Fault, RewardScope, Tags};
+
+    const THINK: ThinkTokens = ThinkTokens { start: 100, end: 101 };
 
     fn tagged(store: &Arc<Sessions>, name: &str, step: &str, prompt: &[u32], reward: Option<f64>) {
         let mut call = Call::new(Arc::clone(store), name.into());
@@ -256,7 +281,9 @@ mod tests {
 
     fn steps(store: &Arc<Sessions>, conditions: Option<&str>) -> Vec<TrainingStep> {
         let conditions = conditions.map(|text| Conditions::parse(text).expect("they are valid"));
-        store.steps(&StepKey::parse("step").expect("it is valid"), conditions.as_ref()).expect("there are few").steps
+        let key = StepKey::parse("step").expect("it is valid");
+        let query = StepQuery { key, conditions, think: Some(THINK), teacher: None };
+        store.steps(&query).expect("there are few").steps
     }
 
     #[tokio::test]
@@ -311,6 +338,20 @@ mod tests {
         set(3, 0.0);
         let step = &steps(&store, None)[0];
         assert_eq!((step.groups(), step.rewards.len()), ((1, 0), 3), "turn 3 answers another prompt");
+    }
+
+    #[tokio::test]
+    async fn entropies_of_thinking_and_of_answers_are_apart() {
+        let store = store(BOUNDLESS);
+        tagged(&store, "s", "1", &[1], None);
+        let mut thought = draft(&[1, 100], &[2, 3, 101, 4]);
+        thought.entropy = vec![1.0, 2.0, 4.0, 5.0];
+        let _ = Call::new(Arc::clone(&store), "s".into()).commit(thought);
+        let step = &steps(&store, None)[0];
+        let thinking = step.thinking.as_ref().expect("the think tokens are known");
+        assert_eq!((thinking.measured, thinking.mean()), (2, Some(1.5)));
+        let answer = step.entropy.without(thinking);
+        assert_eq!((answer.measured, answer.mean()), (4, Some(11.0 / 4.0)), "with the end token");
     }
 
     #[test]

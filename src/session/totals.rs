@@ -40,7 +40,7 @@ impl Totals {
         let about = &turn.about;
         self.sampled_tokens += turn.response.len() as u64;
         self.faults += u32::from(about.fault.is_some());
-        self.entropy.add(&turn.entropy);
+        turn.known_entropies().iter().for_each(|nats| self.entropy.add(*nats));
         let chat = about.chat.as_deref();
         let holds = [
             about.policy.iter().any(|span| !span.is_certain()),
@@ -59,8 +59,9 @@ impl Totals {
 }
 
 impl EntropyTotals {
-    fn add(&mut self, entropies: &[f32]) {
-        for nats in entropies.iter().copied().filter(|nats| nats.is_finite()) {
+    /// Adds that of a token, unless it is not a number, which an unknown one is.
+    pub(super) fn add(&mut self, nats: f32) {
+        if nats.is_finite() {
             self.sum += f64::from(nats);
             self.measured += 1;
             self.high += u64::from(f64::from(nats) > HIGH_ENTROPY);
@@ -74,6 +75,17 @@ impl EntropyTotals {
         self.measured += other.measured;
         self.high += other.high;
         self.histogram.merge(&other.histogram);
+    }
+
+    /// These without a part of them.
+    #[must_use]
+    pub fn without(&self, part: &Self) -> Self {
+        Self {
+            sum: self.sum - part.sum,
+            measured: self.measured.saturating_sub(part.measured),
+            high: self.high.saturating_sub(part.high),
+            histogram: self.histogram.without(&part.histogram),
+        }
     }
 
     /// The mean; `None` if no entropy was measured.

@@ -259,6 +259,14 @@ impl Turn {
         self.about.fault.is_none() && !self.response.is_empty()
     }
 
+    /// The entropies of its sampled tokens in nats, of which an unknown one is not finite. Empty if they may belong to other tokens.
+    #[must_use]
+    pub fn known_entropies(&self) -> &[f32] {
+        let is_complete = self.entropy.len() == self.response.len();
+        let is_quarantined = self.about.fault.is_some_and(Fault::is_quarantine);
+        if is_complete && !is_quarantined { &self.entropy } else { &[] }
+    }
+
     /// The purpose of its request, if the client stated it.
     #[must_use]
     pub fn request_class(&self) -> Option<RequestClass> {

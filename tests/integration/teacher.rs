@@ -135,6 +135,15 @@ async fn scores_are_the_logprobs_of_the_teacher() {
     ] {
         assert!((number(name) - truth).abs() < 1e-4 * truth.abs().max(1.0), "{name}: {} for {truth}", number(name));
     }
+    let steps = get(demo.proxy.control, "/v1/steps?by=policy&scores=big").await.json();
+    let of_step = &steps["steps"][0]["mismatch"];
+    assert_eq!((&of_step["tokens"], &of_step["incomparable"], of_step.get("p99")), (&json!(12), &json!(0), None));
+    for name in ["mean", "k1", "k3", "max", "above_limit", "tis_mean", "mis_masked"] {
+        let (of_step, of_rows) = (of_step[name].as_f64().unwrap(), number(name));
+        assert!((of_step - of_rows).abs() < 1e-9, "{name}: {of_step} and {of_rows}");
+    }
+    let unscored = get(demo.proxy.control, "/v1/steps?by=policy&scores=other").await.json();
+    assert_eq!(unscored["steps"][0]["mismatch"]["mean"], Value::Null);
     let weights = row["weights"]["tis"].as_array().unwrap();
     assert_eq!(weights.len(), 16);
     assert_eq!(weights.iter().filter(|weight| weight.is_null()).count(), 4, "prompts have none");

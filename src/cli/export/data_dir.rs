@@ -10,7 +10,8 @@ use crate::cli::progress::Progress;
 use crate::config::{ExportArgs, ThinkIds};
 use crate::export::{Batch, Exclusions, ExportOption, Shape};
 use crate::json::decode;
-use crate::rl::{self, AdvantageOptions, ThinkTokens};
+use crate::rl::{self, AdvantageOptions};
+use crate::session::ThinkTokens;
 use crate::session::ledger::{Change, LogRecord, ProcessRecord, Record, log};
 use crate::session::{Classes, Session, Sessions, StoreLimits, TurnSelection};
 

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::session::Uid;
 use crate::session::state::{FinishedPaths, Session};
+use crate::session::{EntropyTotals, Uid};
 
 /// Evicted sessions whose names are remembered.
 const REMEMBERED: usize = 1000;
 
-/// Bytes that a session takes besides its turns: its own, its name, and its places in the order and in the map of sessions.
-pub(in crate::session) const SESSION_OVERHEAD: u64 = 864;
+/// Bytes that a session takes besides its turns: its own, the entropies of its thinking, its name, and its places in the order and in the
+/// map of sessions.
+pub(in crate::session) const SESSION_OVERHEAD: u64 = (size_of::<Session>() + size_of::<EntropyTotals>() + 216) as u64;
 
 /// The tick of a session that has been evicted or deleted.
 const GONE: u64 = u64::MAX;

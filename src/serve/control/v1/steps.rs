@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use super::ok;
 use super::query::Query;
 use crate::long_work::offload;
+use crate::rl::{Mismatch, MismatchSums, RatioLimits, RatioProblem, log_ratios};
 use crate::serve::body::Body;
 use crate::serve::problem::Problem;
 use crate::serve::proxy::Proxy;
-use crate::session::{EntropyTotals, MOST_STEPS, Numbers, StepKey, StepList, TrainingStep};
+use crate::session::{EntropyTotals, MOST_STEPS, Numbers, Session, StepKey, StepList, StepQuery, TrainingStep};
 
 /// The default and the maximum number of steps of a reply.
 const STEPS: (usize, usize) = (1000, 10_000);
@@ -24,18 +25,28 @@ const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), 
 
 /// Returns the steps of the sessions in memory.
 pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
-    let Query { by, conditions, limit, .. } = query;
+    let Query { by, conditions, limit, scores: teacher, .. } = query;
     let by = by.unwrap_or_else(|| DEFAULT_TAG.to_owned());
     let key = StepKey::parse(&by)
         .ok_or_else(|| Problem::bad_request(format!("by: must be policy or the name of a tag, not {by:?}")))?;
     let limit = limit.unwrap_or(STEPS.0).min(STEPS.1);
     let proxy = Arc::clone(proxy);
     offload(move || {
-        let Some(StepList { steps, scope }) = proxy.sessions.steps(&key, conditions.as_ref()) else {
+        let query = StepQuery { key, conditions, think: proxy.think_tokens(), teacher };
+        let Some(StepList { steps, scope }) = proxy.sessions.steps(&query) else {
             let message = format!("by: the tag has more than {MOST_STEPS} values, not the few of steps; see where");
             return Err(Problem::bad_request(message));
         };
-        let shown: Vec<Value> = steps.iter().skip(steps.len().saturating_sub(limit)).map(row).collect();
+        let shown = steps.iter().skip(steps.len().saturating_sub(limit));
+        let shown: Vec<Value> = shown
+            .map(|step| {
+                let mut row = row(step);
+                if let Some(teacher) = &query.teacher {
+                    row["mismatch"] = mismatch(&step.scored, teacher);
+                }
+                row
+            })
+            .collect();
         let mut reply = json!({"by": by, "total": steps.len(), "steps": shown});
         if let Some(scope) = scope {
             reply["scope"] = scope.name().into();
@@ -59,9 +70,33 @@ fn row(step: &TrainingStep) -> Value {
         "reward": numbers(&step.rewards),
         "length": numbers(&step.lengths),
         "entropy": entropy(&step.entropy),
+        "thinking_entropy": step.thinking.as_ref().map(entropy),
+        "answer_entropy": step.thinking.as_ref().map(|thinking| entropy(&step.entropy.without(thinking))),
         "truncated_share": share(step.truncated, step.rows),
         "fault_share": share(step.faulty, step.sessions),
         "groups": {"count": groups, "one_reward": one_reward},
+    })
+}
+
+/// The statistics of the log ratios of a teacher at the trained tokens of the rows that an export of these sessions has.
+fn mismatch(sessions: &[Arc<Session>], teacher: &str) -> Value {
+    let (mut sums, mut incomparable) = (MismatchSums::default(), 0);
+    for session in sessions {
+        let snapshot = session.scored(&session.open_snapshot(), teacher);
+        for row in snapshot.rows(true).0 {
+            for turn in row.trained() {
+                match log_ratios(turn, row.scores(turn).map(|scores| &**scores)) {
+                    Ok(ratios) => ratios.into_iter().for_each(|ratio| sums.add(ratio, &RatioLimits::DEFAULT)),
+                    Err(RatioProblem::Unscored) => {}
+                    Err(_) => incomparable += turn.response.len(),
+                }
+            }
+        }
+    }
+    let Mismatch { tokens, mean, k1, k3, p99: _, max, above_limit, tis_mean, mis_masked } = sums.mismatch();
+    json!({
+        "tokens": tokens, "incomparable": incomparable, "mean": mean, "k1": k1, "k3": k3, "max": max, "above_limit": above_limit,
+        "tis_mean": tis_mean, "mis_masked": mis_masked,
     })
 }
 
