@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use super::tags::is_tag_name;
+use super::totals::TURN_FLAGS;
 use crate::json::percent_decode_bytes;
 use crate::named_enum::named_enum;
 
@@ -206,6 +207,10 @@ impl Condition {
         let subject = Subject::parse(text[..at].trim_end()).ok_or_else(invalid)?;
         let value = percent_decode_bytes(value.trim_start());
         let text = std::str::from_utf8(&value).map_err(|_| invalid())?;
+        if subject == Subject::Field(SessionField::Flags) && !TURN_FLAGS.contains(&text) {
+            let names = TURN_FLAGS.join(", ");
+            return Err(InvalidConditions::new(format_args!("{text:?} is no flag of sessions, which are {names}")));
+        }
         Ok(Self { subject, operator, number: finite(text), text: text.into() })
     }
 
@@ -257,7 +262,7 @@ mod tests {
             match field {
                 SessionField::Turns => Some(FieldValue::Number(3.0)),
                 SessionField::Done => Some(FieldValue::Text("false".into())),
-                SessionField::Flags => Some(FieldValue::Names(vec!["one", "two"])),
+                SessionField::Flags => Some(FieldValue::Names(vec!["extends_length", "policy_uncertain"])),
                 _ => None,
             }
         }
@@ -293,9 +298,9 @@ mod tests {
             ("done=false", true),
             ("odd=a%2Cb", true),
             ("nan=nan", true),
-            ("flags=one,flags=two,flags!=three", true),
-            ("flags!=one", false),
-            ("flags=three", false),
+            ("flags=extends_length,flags=policy_uncertain,flags!=inserted_end_of_turn", true),
+            ("flags!=extends_length", false),
+            ("flags=inserted_end_of_turn", false),
         ] {
             assert_eq!(accepts(conditions), expected, "{conditions}");
         }
@@ -318,6 +323,10 @@ mod tests {
             ("tag.=1", r#""tag.=1" is not a condition"#),
             ("step!1", r#""step!1" is not a condition"#),
             ("step=%ff", r#""step=%ff" is not a condition"#),
+            (
+                "flags=odd",
+                r#""odd" is no flag of sessions, which are policy_uncertain, extends_length, context_retokenised, foreign_assistant_text, inserted_end_of_turn"#,
+            ),
             (&many, "there are more than 32 conditions"),
         ] {
             let error = Conditions::parse(text).expect_err("it is invalid").to_string();

@@ -1,7 +1,7 @@
 //! Numbers over the turns of a session that are kept with it, so that tables of sessions read no tokens.
 
-use super::Turn;
 use super::histogram::Histogram;
+use super::{Cause, Turn};
 use crate::entropy::HIGH_ENTROPY;
 
 /// Numbers over all turns of a session.
@@ -31,8 +31,8 @@ pub struct EntropyTotals {
 }
 
 /// The flags of a row that follow from a single turn of it.
-const TURN_FLAGS: [&str; 4] =
-    ["policy_uncertain", "context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
+pub(super) const TURN_FLAGS: [&str; 5] =
+    ["policy_uncertain", "extends_length", "context_retokenised", "foreign_assistant_text", "inserted_end_of_turn"];
 
 impl Totals {
     /// Adds a turn.
@@ -44,6 +44,7 @@ impl Totals {
         let chat = about.chat.as_deref();
         let holds = [
             about.policy.iter().any(|span| !span.is_certain()),
+            about.cause == Cause::ExtendsLength,
             chat.is_some_and(|chat| chat.retokenised),
             chat.is_some_and(|chat| chat.foreign_text),
             chat.is_some_and(|chat| chat.inserted_end_of_turn > 0),
