@@ -1,4 +1,5 @@
-//! The cost of sessions: bytes for each small session and for each token in memory, and the time to export a thousand of them as a batch for verl.
+//! The cost of sessions: bytes for each small session and for each token in memory, the time of the table and of the steps of 200,000 sessions, and
+//! the time to export a thousand of them as a batch for verl.
 //!
 //! `cargo bench --bench sessions`. Memory is the resident memory of the process, with the program's allocator.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench reports to its terminal, and fails loudly")]
@@ -9,7 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokentap::export::{Batch, Format};
-use tokentap::session::{Call, Draft, EntropyMethod, Sessions, Span, StoreLimits, TurnMetadata};
+use tokentap::session::{
+    Call, Conditions, Draft, EntropyMethod, RewardTarget, Sessions, Span, StepKey, StepQuery, StoreLimits, TableQuery,
+    Tags, ThinkTokens, TurnMetadata,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -23,6 +27,7 @@ const OBSERVED: usize = 16;
 
 fn main() {
     small();
+    overview();
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
     let store = Arc::new(Sessions::new(limits));
     let idle = resident();
@@ -60,6 +65,64 @@ fn small() {
     assert_eq!(sessions - before.0, SMALL);
     let (held, counted) = ((resident() - idle) as f64 / SMALL as f64, (bytes - before.1) as f64 / SMALL as f64);
     println!("{SMALL} sessions of 64 + 16 tokens: {held:.0} bytes each, {counted:.0} as the store counts");
+}
+
+/// The table and the steps of 200,000 sessions with one turn of 64 + 16 tokens, a tag and a reward.
+fn overview() {
+    const MANY: usize = 200_000;
+    let limits = StoreLimits { bytes: 8 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
+    let store = Arc::new(Sessions::new(limits));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for session in 0..MANY {
+        record_session(&store, session, 1, 16);
+        let name = format!("session-{session:05}");
+        let tags = Tags::parse_list(format!("step={}", session / 1000).as_bytes()).unwrap();
+        drop(runtime.block_on(store.set_tags(&name, &tags)).unwrap());
+        drop(runtime.block_on(store.reward(&name, RewardTarget::default(), (session % 7).into())).unwrap());
+    }
+    println!("{MANY} sessions of 64 + 16 tokens with a tag and a reward, best of 9\n| request | time |\n|---|---|");
+    let best = |name: &str, work: &dyn Fn()| {
+        let time = || {
+            let started = Instant::now();
+            work();
+            started.elapsed()
+        };
+        println!("| {name} | {:.1} ms |", (0..9).map(|_| time()).min().unwrap().as_secs_f64() * 1e3);
+    };
+    let table = |sort: &str, conditions: Option<&str>| {
+        let query = TableQuery {
+            order: sort.parse().unwrap(),
+            conditions: conditions.map(|text| Conditions::parse(text).unwrap()),
+            part: String::new(),
+            after: None,
+            limit: 100,
+        };
+        assert_eq!(store.table(&query).sessions.len(), 100);
+    };
+    let first = Instant::now();
+    table("-reward", None);
+    println!("| table by reward, which is read for the first time | {:.1} ms |", first.elapsed().as_secs_f64() * 1e3);
+    best("table by creation", &|| table("created_ms", None));
+    best("table by falling reward", &|| table("-reward", None));
+    best("table by mean entropy", &|| table("mean_entropy", None));
+    best("table by falling reward, `reward<3,step=17`", &|| table("-reward", Some("reward<3,step=17")));
+    let steps = |think: Option<ThinkTokens>| {
+        let key = StepKey::parse("step").unwrap();
+        let query = StepQuery { key, conditions: None, think, teacher: None };
+        assert_eq!(store.steps(&query).unwrap().steps.len(), MANY / 1000);
+    };
+    let first = Instant::now();
+    steps(None);
+    println!(
+        "| steps, whose first prompts are read for the first time | {:.1} ms |",
+        first.elapsed().as_secs_f64() * 1e3
+    );
+    best("steps", &|| steps(None));
+    let think = Some(ThinkTokens { start: 1, end: 2 });
+    let first = Instant::now();
+    steps(think);
+    println!("| steps, whose thinking is read for the first time | {:.1} ms |", first.elapsed().as_secs_f64() * 1e3);
+    best("steps with thinking", &|| steps(think));
 }
 
 /// Records the turns of an agent: each continues the one before, and samples this many tokens.

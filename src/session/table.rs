@@ -265,7 +265,6 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use serde_json::json;
 
@@ -381,25 +380,6 @@ mod tests {
         }
         for text in ["", "-", "a b", "tag."] {
             assert_eq!(text.parse::<TableOrder>(), Err(TableError::Order(text.to_owned())));
-        }
-    }
-
-    /// `cargo test --release --lib table -- --ignored --nocapture`
-    #[tokio::test]
-    #[ignore = "prints a measurement"]
-    #[expect(clippy::print_stdout, reason = "it prints a measurement")]
-    async fn time_of_200_000_sessions() {
-        let store = sessions(200_000);
-        for (sort, conditions) in [("created_ms", None), ("-reward", None), ("-reward", Some("reward<0.5,step=3"))] {
-            let query = query(sort, conditions, None, 100);
-            let begun = Instant::now();
-            let runs = (0..9).map(|_| {
-                let begun = Instant::now();
-                assert_eq!(store.table(&query).sessions.len(), 100);
-                begun.elapsed()
-            });
-            let best = runs.min().expect("it has run");
-            println!("{sort} {conditions:?}: {best:?}, nine in {:?}", begun.elapsed());
         }
     }
 }
