@@ -8,6 +8,7 @@ mod annotate;
 mod background;
 mod deletions;
 mod detached;
+mod image_sync;
 mod images;
 mod import;
 mod list_cache;

@@ -45,8 +45,6 @@ pub struct Snapshot {
 /// A summary of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// The name.
-    pub session: Arc<str>,
     /// The start of the session: milliseconds since 1970.
     pub created_ms: u64,
     /// Its turns.
@@ -197,7 +195,6 @@ impl Session {
         let (counts, exported) = (state.forest.counts(), state.exported());
         let last = state.forest.turns().last();
         Summary {
-            session: Arc::clone(&self.id),
             created_ms: state.created_ms,
             turns: state.forest.turns().len(),
             sampled_tokens: counts.sampled_tokens,

@@ -3,8 +3,7 @@
 //! The entries of a list have references. The ledger has the bytes of each picture once for all sessions, within a limit. They are stored before the
 //! entry of the turn that brings them, and read with the session. A picture that the ledger refuses or loses stays a reference in other processes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,115 +11,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
+use super::image_sync::{AT_ONCE, LONGEST_WAIT, key};
 use super::list_cache::ListCache;
 use super::{Line, Sharing};
-use crate::images::{Image, ImageDigest};
+use crate::images::Image;
 use crate::session::ledger::{IMAGE_OVERHEAD, ImageKey, LedgerError, sending_time};
 use crate::session::state::Session;
 use crate::session::store::ImageStore;
 use crate::session::turn::SessionImages;
-use crate::session::{Draft, Turn, TurnImage, Uid};
+use crate::session::{Draft, Turn, Uid};
 
 /// How long pictures are neither stored nor read after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
-
-/// The time after which the ledger is asked again for pictures that it lacked. Another process may be about to store them, so the first
-/// times are shorter, from [`FIRST_RETRY`] on.
-const RETRY: Duration = Duration::from_secs(60);
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-
-/// Pictures that the ledger lacks are no longer expected once the time between two requests has grown to this: after 15 seconds.
-const EXPECTED: Duration = Duration::from_secs(16);
-
-/// How long paths wait at most for pictures that can be neither stored nor read.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
-/// Pictures that one command names.
-const AT_ONCE: usize = 256;
-
-/// Bytes of pictures after which one command reads no more of them.
-const READ_AT_ONCE: u64 = 4 << 20;
 
 /// A failure of the ledger to store or to read pictures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ImagesFailing {
     since: Instant,
     paused_until: Instant,
-}
-
-/// What this process knows of the pictures of a session in the ledger.
-#[derive(Debug, Default)]
-pub(super) struct ImageSync {
-    /// When the ledger stored, or refused, all pictures that the session had in memory, and the suspicion at that time.
-    shared: Option<(Instant, u64)>,
-    /// The ledger may lack pictures, because it failed or they are large. They are stored later, and the session stays in memory until
-    /// then.
-    pub is_failed: bool,
-    /// The turns whose paths are to be finished once the pictures are settled: those before this number.
-    pub finish_due: Option<u32>,
-    /// Since when these paths wait.
-    waiting_since: Option<Instant>,
-    /// The pictures of which the session has only references.
-    unread: BTreeMap<ImageDigest, UnreadImage>,
-    /// When the ledger was asked for all of these, and how long it is not asked again.
-    asked: Option<(Instant, Duration)>,
-}
-
-/// A picture whose bytes were not read.
-#[derive(Debug)]
-struct UnreadImage {
-    reference: Arc<Image>,
-    /// The turns that have it.
-    turns: Vec<u32>,
-}
-
-impl ImageSync {
-    /// Notes the pictures of a turn whose bytes are not known.
-    pub(super) fn note_references(&mut self, turn: &Turn, known: &SessionImages) {
-        for TurnImage { image, .. } in turn.about.images.iter().flat_map(|images| &images.list) {
-            if image.bytes.is_none() && !known.contains_key(&image.digest) {
-                let unread = || UnreadImage { reference: Arc::clone(image), turns: Vec::new() };
-                self.unread.entry(image.digest).or_insert_with(unread).turns.push(turn.id);
-                self.asked = None;
-                // others may have marked it as used long ago
-                self.forget_shared();
-            }
-        }
-    }
-
-    /// Pictures in memory may not be in the ledger.
-    pub(super) fn forget_shared(&mut self) {
-        self.shared = None;
-    }
-
-    /// Whether the ledger has bytes that are not read, as far as is known.
-    pub(super) fn has_unread(&self) -> bool {
-        !self.unread.is_empty() && self.asked.is_none_or(|(asked, pause)| asked.elapsed() >= pause)
-    }
-
-    /// Whether the pictures are stored, as far as this process has them, and no other process is expected to store further ones. Paths are
-    /// finished after that: an archiver excludes a path that lacks a picture, and does not look at it again. They do not wait for ever.
-    pub(super) fn is_settled(&mut self) -> bool {
-        let is_expected = || self.asked.is_none_or(|(_, pause)| pause < EXPECTED);
-        if !self.is_failed && (self.unread.is_empty() || !is_expected()) {
-            self.waiting_since = None;
-            return true;
-        }
-        self.waiting_since.get_or_insert_with(Instant::now).elapsed() >= LONGEST_WAIT
-    }
-
-    /// The pictures that one command reads next: those after a digest, at least one.
-    fn next_unread(&self, after: Option<ImageDigest>) -> Vec<ImageKey> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut bytes = 0_u64;
-        let unread = self.unread.range((from, Bound::Unbounded)).map(|(_, unread)| key(&unread.reference));
-        let next = unread.take_while(|image| {
-            let is_next = bytes < READ_AT_ONCE;
-            bytes = bytes.saturating_add(image.size);
-            is_next
-        });
-        next.take(AT_ONCE).collect()
-    }
 }
 
 impl Sharing {
@@ -134,7 +42,7 @@ impl Sharing {
             let own = turn.about.images.iter().flat_map(|images| &images.list).map(|image| &image.image);
             let own = own.filter(|image| !state.images.contains_key(&image.digest));
             let new: SessionImages = own.map(|image| (image.digest, Arc::clone(image))).collect();
-            (new, state.images.is_empty() && known.images.unread.is_empty())
+            (new, state.images.is_empty() && known.images.unread().next().is_none())
         };
         if !new.is_empty() {
             let limit = self.limits.timeout / 2;
@@ -148,7 +56,7 @@ impl Sharing {
                     .inspect_err(|error| self.pause_images(error)),
             };
             match stored {
-                Ok(true) if are_all => known.images.shared = Some((Instant::now(), suspicion)),
+                Ok(true) if are_all => known.images.note_shared(suspicion),
                 Ok(true) => {}
                 Ok(false) | Err(_) => {
                     // unless the memory is full of them, the session stays until they are stored
@@ -164,12 +72,12 @@ impl Sharing {
     /// Returns whether it is.
     pub(super) fn note_images(&self, line: &Line, known: &ListCache) -> bool {
         let suspicion = self.suspicion();
-        let is_shared = |(at, before): (Instant, u64)| before == suspicion && at.elapsed() < self.store.limits.ttl / 4;
         let has_images = || {
             let is_known = |session: &Arc<Session>| !session.state().images.is_empty();
-            !known.images.unread.is_empty() || known.session.as_ref().is_some_and(is_known)
+            known.images.unread().next().is_some() || known.session.as_ref().is_some_and(is_known)
         };
-        let is_due = known.images.is_failed || (!known.images.shared.is_some_and(is_shared) && has_images());
+        let is_due =
+            known.images.is_failed || (!known.images.is_shared(self.store.limits.ttl / 4, suspicion) && has_images());
         if is_due {
             self.due_images.lock().insert(Arc::clone(&line.name));
         }
@@ -211,7 +119,7 @@ impl Sharing {
     async fn share_images(&self, name: &Arc<str>) -> Option<u32> {
         let line = self.line(name);
         let of = |session: &Arc<Session>, known: &ListCache| {
-            let references = known.images.unread.values().map(|unread| Arc::clone(&unread.reference));
+            let references = known.images.unread().map(Arc::clone);
             // the bytes come last, in place of a reference
             let state = session.state();
             let images = references.chain(state.images.values().map(Arc::clone));
@@ -229,7 +137,7 @@ impl Sharing {
         let is_complete = stored.is_ok() && of(&session, &known).keys().all(|digest| images.contains_key(digest));
         known.images.is_failed &= !is_complete && !self.is_full_of_detached();
         if is_complete {
-            known.images.shared = Some((Instant::now(), suspicion));
+            known.images.note_shared(suspicion);
             let is_settled = !known.is_detached() && !known.is_unconfirmed;
             if is_settled && self.unsettled.lock().contains(name) {
                 self.end_unsettled(&line, &known);
@@ -311,9 +219,7 @@ impl Sharing {
                 }
                 let next = images.next_unread(last);
                 if next.is_empty() {
-                    self.counts.images_absent.fetch_add(images.unread.len() as u64, Ordering::Relaxed);
-                    let pause = images.asked.map_or(FIRST_RETRY, |(_, pause)| (2 * pause).min(RETRY));
-                    images.asked = Some((Instant::now(), pause));
+                    self.counts.images_absent.fetch_add(images.note_absent(), Ordering::Relaxed);
                     return Ok(());
                 }
                 next
@@ -350,8 +256,7 @@ impl Sharing {
     /// Gives references of a session the bytes of pictures.
     pub(super) fn supply_images(&self, known: &mut ListCache, images: &SessionImages) {
         let Some(session) = &known.session else { return };
-        let unread = &mut known.images.unread;
-        let turns = images.keys().filter_map(|digest| unread.remove(digest)).flat_map(|unread| unread.turns).collect();
+        let turns = images.keys().flat_map(|digest| known.images.take_unread(*digest)).collect();
         session.supply_images(images, turns, &self.store.images);
         // a pinned session counts them
         self.add_bytes(session, 0);
@@ -374,7 +279,7 @@ impl Sharing {
     /// of a conversation in each call.
     pub(super) fn take_sent_images(&self, known: &mut ListCache, draft: &Draft) {
         let sent = draft.about.images.iter().flat_map(|images| &images.list).map(|sent| &sent.image);
-        let missing = sent.filter(|image| image.bytes.is_some() && known.images.unread.contains_key(&image.digest));
+        let missing = sent.filter(|image| image.bytes.is_some() && known.images.is_unread(image.digest));
         let found: SessionImages = missing.map(|image| (image.digest, Arc::clone(image))).collect();
         if !found.is_empty() {
             self.supply_images(known, &found);
@@ -409,7 +314,7 @@ impl ListCache {
     pub(super) fn image_keys(&self) -> Vec<ImageKey> {
         let Some(session) = &self.session else { return Vec::new() };
         let state = session.state();
-        let references = self.images.unread.values().map(|unread| &unread.reference);
+        let references = self.images.unread();
         references.chain(state.images.values()).map(|image| key(image)).collect()
     }
 }
@@ -440,10 +345,6 @@ async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Ledge
     timeout(limit, answer).await.unwrap_or(Err(LedgerError::Timeout(limit)))
 }
 
-fn key(image: &Image) -> ImageKey {
-    ImageKey { digest: image.digest, size: image.size }
-}
-
 /// Increments a counter. Returns its value before.
 fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Ordering::Relaxed)
@@ -464,6 +365,7 @@ fn verify(asked: &[ImageKey], read: Vec<Option<Bytes>>) -> (SessionImages, Vec<I
 
 #[cfg(test)]
 mod tests {
+    use super::super::image_sync::{EXPECTED, FIRST_RETRY, RETRY};
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
     use crate::session::ledger::{AppendError, Change, PARTITIONS, Record, SharedLog};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::images::ImageSync;
+use super::image_sync::ImageSync;
 use super::missing::Missing;
 use super::{Line, Sharing};
 use crate::session::ledger::{Change, Entry, LedgerError, Position, Record, Tail};
