@@ -128,7 +128,9 @@ impl Generator {
         let records = self.context.settings.records;
         if records {
             self.context.settings.session.check(&self.sessions, &call.session, source.turns())?;
-            check_tags(&self.sessions, &call)?;
+            if !call.tags.is_empty() {
+                Box::pin(check_tags(&self.sessions, &call)).await?;
+            }
         }
         let session = HeaderValue::try_from(&*call.session).ok().filter(|_| records);
         let mut generation = match source {
@@ -227,8 +229,8 @@ fn has_ids(event: &EventKind) -> bool {
 }
 
 /// Checks the tags that a call gives to its session.
-fn check_tags(sessions: &Sessions, call: &ClientCall) -> Result<(), Error> {
-    sessions.check_call_tags(&call.session, &call.tags).map_err(|error| {
+async fn check_tags(sessions: &Sessions, call: &ClientCall) -> Result<(), Error> {
+    sessions.check_call_tags(&call.session, &call.tags).await.map_err(|error| {
         let message = format!("session {:?}: {error}", call.session);
         match error {
             SessionError::TagsFrozen => Error::Frozen { message },

@@ -204,15 +204,20 @@ impl Sessions {
         }
     }
 
-    /// Checks that a call may add these tags to a session, as far as this process knows it.
+    /// Checks that a call may add these tags to a session. Unless the session in memory has them, the shared ledger is read first; if the
+    /// ledger fails, the session in memory decides.
     ///
     /// # Errors
     /// [`SessionError::TagsFrozen`], [`SessionError::TooManyTags`].
-    pub fn check_call_tags(&self, name: &str, tags: &Tags) -> Result<(), SessionError> {
-        match tags.is_empty() {
-            true => Ok(()),
-            false => self.session(name).map_or(Ok(()), |session| session.state().check_call_tags(tags)),
+    pub async fn check_call_tags(&self, name: &str, tags: &Tags) -> Result<(), SessionError> {
+        let lacks_tags = || self.session(name).is_none_or(|session| session.state().tags.lacks(tags));
+        if let Backend::Shared(sharing) = &self.backend
+            && lacks_tags()
+            && let Err(error) = sharing.refresh_for_call(&name.into()).await
+        {
+            tracing::debug!(session = name, %error, "tags are checked without the ledger");
         }
+        self.session(name).map_or(Ok(()), |session| session.state().check_call_tags(tags))
     }
 
     /// The bytes of the scores of one call that the shared ledger is expected to confirm in time; `None` without a ledger.

@@ -311,6 +311,7 @@ mod tests {
 
     use super::*;
     use crate::session::ledger::memory::MemoryLedger;
+    use crate::session::ledger::{LedgerError, PARTITIONS};
     use crate::session::tests::{draft, shared};
     use crate::session::{Call, ScoredTurn};
 
@@ -333,6 +334,23 @@ mod tests {
         drop(other);
         assert_eq!(scoring.await, Ok(()));
         assert_eq!(store.session("s").expect("it has a turn").scores("t", 1).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tags_of_a_call_are_refused_if_another_process_froze_the_session() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = [(); 2].map(|()| shared(&ledger, Duration::MAX));
+        let tags = |text: &str| Tags::parse_list(text.as_bytes()).expect("they are valid");
+        let mut call = Call::new(Arc::clone(&first), "s".into());
+        call.set_tags(tags("step=1"));
+        call.commit(draft(&[1], &[2])).1.await.expect("it is confirmed");
+        assert_eq!(second.check_call_tags("s", &tags("task=a")).await, Ok(()), "it is read, and open");
+        first.freeze("s").await.expect("it has a turn");
+        assert_eq!(second.check_call_tags("s", &tags("task=a")).await, Err(SessionError::TagsFrozen));
+        assert_eq!(second.check_call_tags("s", &tags("step=1")).await, Ok(()), "it has the tag");
+        let down = || LedgerError::Unavailable("it is down".into());
+        ledger.failing.lock().extend((0..PARTITIONS).map(|partition| (partition, down())));
+        assert_eq!(second.check_call_tags("t", &tags("task=a")).await, Ok(()), "no call fails because the ledger does");
     }
 
     #[test]
