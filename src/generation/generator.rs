@@ -128,7 +128,7 @@ impl Generator {
         let records = self.context.settings.records;
         if records {
             self.context.settings.session.check(&self.sessions, &call.session, source.turns())?;
-            if !call.tags.is_empty() {
+            if call.is_named && !call.tags.is_empty() {
                 Box::pin(check_tags(&self.sessions, &call)).await?;
             }
         }

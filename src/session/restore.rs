@@ -175,7 +175,8 @@ impl State {
             self.created_ms = turn.about.started_ms;
         }
         self.fill(birth, turn.id);
-        let lost = turn.parent.is_some_and(|parent| parent >= turn.id || self.lacks_beginning(parent));
+        let is_unplaced = turn.about.cause == Cause::Unplaced;
+        let lost = turn.parent.is_some_and(|parent| is_unplaced || parent >= turn.id || self.lacks_beginning(parent));
         let turn = if lost {
             let mut turn = Arc::unwrap_or_clone(turn);
             turn.parent = None;

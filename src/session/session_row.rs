@@ -12,11 +12,16 @@ pub(super) struct SessionRow<'a> {
     pub(super) state: &'a State,
 }
 
-/// The policy that sampled the last tokens of a turn: the trainer's name of it, or else that of the engine, or else its epoch.
+/// The policy that sampled the last tokens of a turn: the trainer's name of it, or else that of the engine, or else its epoch, unless another
+/// process counted it. With an adapter, the policy is that of the adapter.
 pub(super) fn policy_of(turn: &Turn) -> Option<Cow<'_, str>> {
     let span = turn.about.policy.last()?;
-    let name = span.version.as_deref().or_else(|| span.updated_weight_version());
-    Some(name.map_or_else(|| span.epoch.to_string().into(), Cow::Borrowed))
+    let (name, epoch) = match &span.adapter {
+        Some(adapter) => (adapter.version.as_deref(), adapter.epoch),
+        None => (span.version.as_deref().or_else(|| span.updated_weight_version()), span.epoch),
+    };
+    let counted = || span.process.is_none().then(|| epoch.to_string().into());
+    name.map(Cow::Borrowed).or_else(counted)
 }
 
 impl SessionFacts for SessionRow<'_> {

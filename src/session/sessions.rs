@@ -213,7 +213,7 @@ impl Sessions {
         let lacks_tags = || self.session(name).is_none_or(|session| session.state().tags.lacks(tags));
         if let Backend::Shared(sharing) = &self.backend
             && lacks_tags()
-            && let Err(error) = sharing.refresh_for_call(&name.into()).await
+            && let Err(error) = sharing.refresh_turns(&name.into()).await
         {
             tracing::debug!(session = name, %error, "tags are checked without the ledger");
         }

@@ -224,7 +224,12 @@ impl Sharing {
         self.within_timeout(None, self.read_images(&line)).await
     }
 
-    /// The same without the pictures. Returns the line of a session that has pictures to be read.
+    /// The same without the pictures.
+    pub(super) async fn refresh_turns(&self, name: &Arc<str>) -> Result<(), LedgerError> {
+        self.refresh_entries(name).await.map(drop)
+    }
+
+    /// The same. Returns the line of a session that has pictures to be read.
     async fn refresh_entries(&self, name: &Arc<str>) -> Result<Option<Arc<Line>>, LedgerError> {
         if self.is_down(name) {
             return Err(LedgerError::Unavailable("it failed a moment ago".into()));

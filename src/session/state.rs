@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 
 use super::ledger::{Ack, AckOutcome, Change, Record};
 use super::scores::SessionScores;
@@ -57,8 +58,8 @@ pub struct Session {
     pub(super) publication: Mutex<Publication>,
     // locked while turns are read for it; locked before `state`
     pub(super) thinking: Mutex<ThinkingTotals>,
-    /// Hashes of first prompts that were read, by their turns.
-    pub(super) prompt_hashes: Mutex<BTreeMap<u32, u64>>,
+    /// Hashes of first prompts that were read, by rising numbers of their turns.
+    pub(super) prompt_hashes: Mutex<SmallVec<[(u32, u64); 1]>>,
 }
 
 #[derive(Debug, Default)]

@@ -10,9 +10,9 @@ use foldhash::quality::RandomState;
 use super::conditions::{Conditions, SessionFacts, TAG_PREFIX};
 use super::session_row::{SessionRow, policy_of};
 use super::sessions::{ListScope, Sessions};
-use super::state::{Session, State};
+use super::state::Session;
 use super::tags::is_tag_name;
-use super::{Cause, EntropyTotals, ExportedRows, RewardSamples, ThinkTokens};
+use super::{Cause, EntropyTotals, ExportedRows, RewardSamples, ThinkTokens, Totals};
 
 /// The most steps of one list. A tag with more values does not name training steps.
 pub const MOST_STEPS: usize = 1 << 16;
@@ -127,12 +127,11 @@ impl Numbers {
 }
 
 impl TrainingStep {
-    fn add(&mut self, state: &State) {
-        let totals = &state.totals;
+    /// Adds a session with these numbers.
+    fn add(&mut self, turns: u32, totals: &Totals, exported: &ExportedRows) {
         self.sessions += 1;
-        self.turns += u64::from(state.forest.next_id());
+        self.turns += u64::from(turns);
         self.sampled_tokens += totals.sampled_tokens;
-        let exported = state.exported();
         self.trained_tokens += exported.trained_tokens;
         self.rows += exported.rows.len() as u64;
         for row in &exported.rows {
@@ -183,12 +182,19 @@ impl Session {
     /// A hash of the prompt of a turn, which is computed once and while the state is not locked; `None` if the prompt is unknown.
     fn prompt_hash(&self, turn: u32) -> Option<u64> {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        if let Some(hash) = self.prompt_hashes.lock().get(&turn) {
-            return Some(*hash);
+        let place = |known: &[(u32, u64)]| known.binary_search_by_key(&turn, |(turn, _)| *turn);
+        {
+            let known = self.prompt_hashes.lock();
+            if let Ok(at) = place(&known) {
+                return Some(known[at].1);
+            }
         }
         let first = self.turn(turn).filter(|turn| turn.about.cause != Cause::Unplaced)?;
         let hash = KEY.hash_one(first.prompt_keys());
-        self.prompt_hashes.lock().insert(turn, hash);
+        let mut known = self.prompt_hashes.lock();
+        if let Err(at) = place(&known) {
+            known.insert(at, (turn, hash));
+        }
         Some(hash)
     }
 }
@@ -209,49 +215,58 @@ impl Sessions {
     /// are in none. `None` if there are more than [`MOST_STEPS`]. Blocks for about a microsecond for each session in memory.
     #[must_use]
     pub fn steps(&self, query: &StepQuery) -> Option<StepList> {
-        let mut steps: HashMap<Box<str>, TrainingStep> = HashMap::new();
+        let (mut steps, mut numbers) = (Vec::new(), HashMap::new());
         let mut is_bounded = true;
         self.memory().for_each(|session| {
-            let state = session.state();
-            let row = SessionRow { session: &session, state: &state };
-            if query.conditions.as_ref().is_some_and(|conditions| !conditions.accept(&row)) {
-                return;
-            }
-            let policy;
-            let name = match &query.key {
-                StepKey::Tag(name) => row.tag(name),
-                StepKey::Policy => {
-                    policy = state.forest.turns().last().and_then(|turn| policy_of(turn));
-                    policy.as_deref()
-                }
-            };
-            let Some(name) = name else { return };
-            if !steps.contains_key(name) {
-                if steps.len() == MOST_STEPS {
-                    is_bounded = false;
+            let number = {
+                let state = session.state();
+                let row = SessionRow { session: &session, state: &state };
+                if query.conditions.as_ref().is_some_and(|conditions| !conditions.accept(&row)) {
                     return;
                 }
-                steps.insert(name.into(), TrainingStep { name: name.into(), ..TrainingStep::default() });
+                let policy;
+                let name = match &query.key {
+                    StepKey::Tag(name) => row.tag(name),
+                    StepKey::Policy => {
+                        policy = state.forest.turns().last().and_then(|turn| policy_of(turn));
+                        policy.as_deref()
+                    }
+                };
+                let Some(name) = name else { return };
+                match numbers.get(name) {
+                    Some(number) => *number,
+                    None if steps.len() == MOST_STEPS => {
+                        is_bounded = false;
+                        return;
+                    }
+                    None => {
+                        numbers.insert(Box::<str>::from(name), steps.len());
+                        steps.push(TrainingStep { name: name.into(), ..TrainingStep::default() });
+                        steps.len() - 1
+                    }
+                }
+            };
+            let step: &mut TrainingStep = &mut steps[number];
+            if let Some(tokens) = query.think {
+                // read before the totals, which then have each of its tokens
+                step.thinking.get_or_insert_default().merge(&session.thinking(tokens));
             }
-            let step = steps.get_mut(name).expect("it was inserted");
-            step.add(&state);
-            let samples = samples_by_root(state.exported());
-            let is_scored =
-                query.teacher.as_deref().is_some_and(|teacher| state.scores.from(teacher, 0).next().is_some());
-            drop(state);
+            let (turns, totals, exported, is_scored) = {
+                let state = session.state();
+                let has_scores = |teacher: &str| state.scores.from(teacher, 0).next().is_some();
+                let is_scored = query.teacher.as_deref().is_some_and(has_scores);
+                (state.forest.next_id(), state.totals.clone(), state.exported().clone(), is_scored)
+            };
             if is_scored {
                 step.scored.push(Arc::clone(&session));
             }
-            if let Some(tokens) = query.think {
-                step.thinking.get_or_insert_default().merge(&session.thinking(tokens));
-            }
-            for (root, samples) in samples {
+            step.add(turns, &totals, &exported);
+            for (root, samples) in samples_by_root(&exported) {
                 if let Some(prompt) = session.prompt_hash(root) {
                     step.add_samples(prompt, samples);
                 }
             }
         });
-        let mut steps: Vec<TrainingStep> = steps.into_values().collect();
         steps.sort_unstable_by(|one, other| compare(&one.name, &other.name));
         is_bounded.then(|| StepList { steps, scope: self.memory_scope() })
     }

@@ -43,7 +43,7 @@ impl Totals {
         turn.known_entropies().iter().for_each(|nats| self.entropy.add(*nats));
         let chat = about.chat.as_deref();
         let holds = [
-            about.policy.iter().any(|span| !span.is_certain()),
+            about.policy.iter().any(|span| !span.has_one_policy()),
             about.cause == Cause::ExtendsLength,
             chat.is_some_and(|chat| chat.retokenised),
             chat.is_some_and(|chat| chat.foreign_text),

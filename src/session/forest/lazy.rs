@@ -1,6 +1,7 @@
 //! The turns of a session, which become a [`Forest`] when a call needs it. Most sessions have one turn, for which the indexes of a forest
 //! would take as much memory as the turn.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::conversation::{Fingerprint, HistoryChange, Prefix};
@@ -12,8 +13,8 @@ use crate::session::{Cause, Classes, Digest, Fault, Turn, TurnKey};
 /// The most turns without indexes. More are indexed when they are added, because a session is locked while its turns are indexed.
 const UNINDEXED: usize = 16;
 
-/// The bytes that indexing a turn by its tokens takes.
-const INDEX: u64 = 256;
+/// The bytes that the indexes of a turn take: its tokens, its links, and its place among the rows of an export.
+const INDEX: u64 = 320;
 
 /// The bytes of indexes without a turn, with the first nodes of the maps.
 const EMPTY: u64 = size_of::<Forest>() as u64 + 128;
@@ -169,7 +170,13 @@ impl LazyForest {
     pub(in crate::session) fn counts(&self) -> TurnCounts {
         match self {
             // those who list sessions must not make all of them larger
-            Self::Turns(turns) => turns.iter().map(Arc::clone).collect::<Forest>().counts().clone(),
+            Self::Turns(turns) => {
+                let (mut counts, mut continued) = (TurnCounts::default(), HashSet::new());
+                for turn in turns {
+                    counts.add(turn, turn.parent.is_some_and(|parent| continued.insert(parent)));
+                }
+                counts
+            }
             Self::Indexed(forest) => forest.counts().clone(),
         }
     }

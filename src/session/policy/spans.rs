@@ -39,6 +39,11 @@ impl Span {
         self.epoch == self.until
     }
 
+    /// Whether exactly one policy is possible: one epoch of the base weights, and one of the adapter.
+    pub(in crate::session) fn has_one_policy(&self) -> bool {
+        self.is_certain() && self.adapter.as_ref().is_none_or(|adapter| adapter.epoch == adapter.until)
+    }
+
     /// The bytes that it takes in memory.
     pub(in crate::session) fn bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());

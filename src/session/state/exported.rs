@@ -1,5 +1,7 @@
 //! The rows that an export of the default classes has, without their tokens.
 
+use smallvec::SmallVec;
+
 use super::State;
 use crate::session::reward_number;
 
@@ -7,7 +9,7 @@ use crate::session::reward_number;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportedRows {
     /// The rows by their last turns.
-    pub rows: Box<[ExportedRow]>,
+    pub rows: SmallVec<[ExportedRow; 1]>,
     /// The sampled tokens that they train.
     pub trained_tokens: u64,
 }

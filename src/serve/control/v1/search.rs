@@ -1,7 +1,7 @@
 //! `/v1/search`: finds a text, a regular expression or token ids in the turns of the sessions in memory.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::Response;
 use regex::{Regex, RegexBuilder};
@@ -15,7 +15,7 @@ use crate::long_work::offload_export;
 use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
-use crate::session::{Conditions, Session, Turn};
+use crate::session::{Conditions, Session, Turn, Uid};
 
 /// The default and the maximum number of matches of a reply.
 const MATCHES: (usize, usize) = (100, 1000);
@@ -32,11 +32,17 @@ const STEP_SESSIONS: usize = 256;
 /// The most bytes of what is searched.
 const LONGEST: usize = 1024;
 
-/// The memory of a compiled expression, in bytes.
-const EXPRESSION_BYTES: usize = 1 << 20;
+/// The memory of a compiled expression, and that of its cache of states, in bytes. A larger expression, or a smaller cache, makes a search slow.
+const EXPRESSION_BYTES: (usize, usize) = (256 << 10, 8 << 20);
+
+/// The most matches of a part that are counted.
+const MOST_COUNTED: usize = 100;
 
 /// Characters of a match that are shown, and those on either side of it.
 const SHOWN: (usize, usize) = (200, 60);
+
+/// This run of the process, which numbers the sessions.
+static RUN: LazyLock<Uid> = LazyLock::new(Uid::unique);
 
 /// What is searched.
 enum Needle {
@@ -44,9 +50,14 @@ enum Needle {
     Tokens(Vec<u32>),
 }
 
+/// The tokenizer does not decode some ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Undecoded;
+
 /// Where a search continues: before the session with this number, or in it from this turn on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SearchPosition {
+    run: Uid,
     session: u64,
     turn: u32,
 }
@@ -75,11 +86,18 @@ pub(super) async fn find(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
     if q.len() > LONGEST {
         return Err(Problem::bad_request(format!("q: is longer than {LONGEST} bytes")));
     }
-    let needle = Needle::new(proxy, &q, regex, case)?;
+    let needle = {
+        let (proxy, q) = (Arc::clone(proxy), q.clone());
+        // it may take some milliseconds
+        offload_export(move || Needle::new(&proxy, &q, regex, case)).await?
+    };
     let position = match after {
-        None => SearchPosition { session: u64::MAX, turn: 0 },
-        Some(after) => SearchPosition::parse(&after)
-            .ok_or_else(|| Problem::bad_request(format!("after: must be the next of a reply, not {after:?}")))?,
+        None => SearchPosition { run: *RUN, session: u64::MAX, turn: 0 },
+        Some(after) => SearchPosition::parse(&after).filter(|position| position.run == *RUN).ok_or_else(|| {
+            Problem::bad_request(format!(
+                "after: must be the next of a reply since tokentap has started, not {after:?}"
+            ))
+        })?,
     };
     let by = needle.name();
     let mut search = Search {
@@ -101,27 +119,32 @@ pub(super) async fn find(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
         })
         .await;
     }
-    Ok(ok(&json!({
-        "q": q,
-        "by": by,
-        "matches": search.matches,
-        "next": search.position.map(|position| position.to_string()),
-        "sessions": search.sessions,
-        "tokens": search.tokens,
-        "undecoded_turns": search.undecoded,
-    })))
+    let reply = offload_export(move || {
+        ok(&json!({
+            "q": q,
+            "by": by,
+            "matches": search.matches,
+            "next": search.position.map(|position| position.to_string()),
+            "sessions": search.sessions,
+            "tokens": search.tokens,
+            "undecoded_turns": search.undecoded,
+        }))
+    });
+    Ok(reply.await)
 }
 
 impl std::fmt::Display for SearchPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.session, self.turn)
+        write!(f, "{}-{}-{}", self.run, self.session, self.turn)
     }
 }
 
 impl SearchPosition {
     fn parse(text: &str) -> Option<Self> {
-        let (session, turn) = text.split_once('-')?;
-        Some(Self { session: session.parse().ok()?, turn: turn.parse().ok()? })
+        let mut parts = text.split('-');
+        let (run, session, turn) = (parts.next()?, parts.next()?, parts.next()?);
+        let position = Self { run: run.parse().ok()?, session: session.parse().ok()?, turn: turn.parse().ok()? };
+        parts.next().is_none().then_some(position)
     }
 }
 
@@ -129,18 +152,23 @@ impl Needle {
     fn new(proxy: &Proxy, q: &str, is_expression: bool, has_case: bool) -> Result<Self, Problem> {
         let decoder = match decoder(proxy) {
             Ok(decoder) => decoder,
-            Err(error) if is_expression => return Err(error),
             Err(_) => {
-                let ids = q.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>();
-                let message = "no tokenizer is loaded, see --tokenizer; q: must be token ids, such as 299,467";
-                return ids.map(Self::Tokens).map_err(|_| Problem::new(ErrorCode::NO_TOKENIZER, message));
+                let ids: Option<Vec<u32>> = q.split(',').map(|id| id.trim().parse().ok()).collect();
+                let message =
+                    "no tokenizer is loaded, see --tokenizer; q: must be token ids, such as 299,467, without regex";
+                let ids = ids.filter(|_| !is_expression);
+                return ids.map(Self::Tokens).ok_or_else(|| Problem::new(ErrorCode::NO_TOKENIZER, message));
             }
         };
         let pattern = if is_expression { q.to_owned() } else { regex::escape(q) };
-        let built = RegexBuilder::new(&pattern)
+        Self::of_text(decoder, &pattern, has_case)
+    }
+
+    fn of_text(decoder: Decoder, pattern: &str, has_case: bool) -> Result<Self, Problem> {
+        let built = RegexBuilder::new(pattern)
             .case_insensitive(!has_case)
-            .size_limit(EXPRESSION_BYTES)
-            .dfa_size_limit(EXPRESSION_BYTES)
+            .size_limit(EXPRESSION_BYTES.0)
+            .dfa_size_limit(EXPRESSION_BYTES.1)
             .build();
         let expression = built.map_err(|error| Problem::bad_request(format!("q: {error}")))?;
         Ok(Self::Text { expression: Box::new(expression), decoder })
@@ -154,22 +182,26 @@ impl Needle {
     }
 
     /// The first match in a part of a turn, and the number of matches; `None` without a match.
-    fn find(&self, ids: &[u32]) -> Option<Value> {
-        match self {
+    ///
+    /// # Errors
+    /// If the tokenizer does not decode the ids.
+    fn find(&self, ids: &[u32]) -> Result<Option<Value>, Undecoded> {
+        Ok(match self {
             Self::Text { expression, decoder } => {
-                let text = (decoder.decode)(ids)?;
-                let first = expression.find(&text)?;
+                let text = (decoder.decode)(ids).ok_or(Undecoded)?;
+                let Some(first) = expression.find(&text) else { return Ok(None) };
                 let (before, found, after) = excerpt(&text, first.range());
-                let count = expression.find_iter(&text).count();
+                // a next match may take as long as the first one, for the whole text
+                let count = expression.find_iter(&text).take(MOST_COUNTED).count();
                 Some(json!({"before": before, "match": found, "after": after, "count": count}))
             }
             Self::Tokens(wanted) => {
                 let starts = |at: &usize| ids[*at..].starts_with(wanted);
-                let last = ids.len().checked_sub(wanted.len())?;
-                let at = (0..=last).find(starts)?;
-                Some(json!({"token": at, "count": (at..=last).filter(starts).count()}))
+                let Some(last) = ids.len().checked_sub(wanted.len()) else { return Ok(None) };
+                let Some(at) = (0..=last).find(starts) else { return Ok(None) };
+                Some(json!({"token": at, "count": (at..=last).filter(starts).take(MOST_COUNTED).count()}))
             }
-        }
+        })
     }
 }
 
@@ -187,16 +219,16 @@ impl Search {
                 turn = 0;
             }
             let is_chosen = self.conditions.as_ref().is_none_or(|conditions| session.meets(conditions));
-            self.sessions += usize::from(is_chosen && turn == 0);
             while is_chosen && let Some(next) = session.turn(turn) {
                 if self.tokens >= end || self.matches.len() >= self.limit {
-                    self.position = Some(SearchPosition { session: number, turn });
+                    self.position = Some(SearchPosition { session: number, turn, ..position });
                     return;
                 }
+                self.sessions += usize::from(turn == 0);
                 self.search_turn(&session, &next);
                 turn += 1;
             }
-            self.position = number.checked_sub(1).map(|session| SearchPosition { session, turn: 0 });
+            self.position = number.checked_sub(1).map(|session| SearchPosition { session, turn: 0, ..position });
         }
         if is_last {
             self.position = None;
@@ -204,6 +236,8 @@ impl Search {
     }
 
     fn search_turn(&mut self, session: &Session, turn: &Turn) {
+        // so that a search of turns without tokens ends as well
+        self.tokens += 1;
         if let Needle::Text { decoder, .. } = &self.needle
             && turn.about.model != decoder.model
         {
@@ -212,13 +246,19 @@ impl Search {
         }
         for (kind, ids) in [("prompt", &turn.prompt[..]), ("response", &turn.response[..])] {
             self.tokens += ids.len();
-            if let Some(mut found) = self.needle.find(ids) {
-                (found["session"], found["turn"], found["kind"]) = (json!(&*session.id), turn.id.into(), kind.into());
-                self.matches.push(found);
+            match self.needle.find(ids) {
+                Ok(Some(mut found)) => {
+                    (found["session"], found["turn"], found["kind"]) =
+                        (json!(&*session.id), turn.id.into(), kind.into());
+                    self.matches.push(found);
+                }
+                Ok(None) => {}
+                Err(Undecoded) => {
+                    self.undecoded += 1;
+                    return;
+                }
             }
         }
-        // so that a search of empty turns ends as well
-        self.tokens += 1;
     }
 }
 
@@ -238,8 +278,22 @@ mod tests {
     #[test]
     fn tokens_are_found_where_they_are_adjacent() {
         let needle = Needle::Tokens(vec![2, 3]);
-        assert_eq!(needle.find(&[1, 2, 3, 2, 3]), Some(json!({"token": 1, "count": 2})));
-        assert_eq!((needle.find(&[2]), needle.find(&[3, 2]), needle.find(&[])), (None, None, None));
+        assert_eq!(needle.find(&[1, 2, 3, 2, 3]), Ok(Some(json!({"token": 1, "count": 2}))));
+        assert_eq!([&[2][..], &[3, 2], &[]].map(|ids| needle.find(ids)), [Ok(None), Ok(None), Ok(None)]);
+        let count = needle.find(&[2, 3].repeat(1000)).expect("ids need no tokenizer").expect("it is there");
+        assert_eq!(count["count"], 100);
+    }
+
+    /// The documentation of `regex` has this expression, for which each of the matches searches the whole rest of the text.
+    #[test]
+    fn expression_whose_matches_search_the_whole_text_takes_no_long_time() {
+        let decode = Arc::new(|ids: &[u32]| Some("x".repeat(ids.len())));
+        let decoder = Decoder { tokenizer: "t".into(), model: "m".into(), decode };
+        let needle = Needle::of_text(decoder, "(?s).*\\x00|.", false).expect("it is valid");
+        let begun = std::time::Instant::now();
+        let found = needle.find(&[1; 1 << 17]).expect("it is decoded").expect("it matches");
+        assert_eq!(found["count"], 100);
+        assert!(begun.elapsed().as_secs() < 20, "{:?}: all matches would take an hour", begun.elapsed());
     }
 
     #[test]
@@ -253,8 +307,10 @@ mod tests {
 
     #[test]
     fn positions_survive_their_text() {
-        let position = SearchPosition { session: 7, turn: 3 };
+        let position = SearchPosition { run: Uid::unique(), session: 7, turn: 3 };
         assert_eq!(SearchPosition::parse(&position.to_string()), Some(position));
-        assert_eq!((SearchPosition::parse("7"), SearchPosition::parse("a-1")), (None, None));
+        for text in ["7", "a-1-2", &format!("{position}-1")] {
+            assert_eq!(SearchPosition::parse(text), None, "{text}");
+        }
     }
 }

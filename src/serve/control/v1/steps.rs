@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::ok;
 use super::query::Query;
-use crate::long_work::offload;
+use crate::long_work::offload_export;
 use crate::rl::{Mismatch, MismatchSums, RatioLimits, RatioProblem, log_ratios};
 use crate::serve::body::Body;
 use crate::serve::problem::Problem;
@@ -16,6 +16,9 @@ use crate::session::{EntropyTotals, MOST_STEPS, Numbers, Session, StepKey, StepL
 
 /// The default and the maximum number of steps of a reply.
 const STEPS: (usize, usize) = (1000, 10_000);
+
+/// Sessions whose scores are read at once.
+const SCORED_AT_ONCE: usize = 64;
 
 /// The tag of a step.
 const DEFAULT_TAG: &str = "step";
@@ -30,30 +33,36 @@ pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
     let key = StepKey::parse(&by)
         .ok_or_else(|| Problem::bad_request(format!("by: must be policy or the name of a tag, not {by:?}")))?;
     let limit = limit.unwrap_or(STEPS.0).min(STEPS.1);
-    let proxy = Arc::clone(proxy);
-    offload(move || {
-        let query = StepQuery { key, conditions, think: proxy.think_tokens(), teacher };
-        let Some(StepList { steps, scope }) = proxy.sessions.steps(&query) else {
-            let message = format!("by: the tag has more than {MOST_STEPS} values, not the few of steps; see where");
-            return Err(Problem::bad_request(message));
-        };
-        let shown = steps.iter().skip(steps.len().saturating_sub(limit));
-        let shown: Vec<Value> = shown
-            .map(|step| {
-                let mut row = row(step);
-                if let Some(teacher) = &query.teacher {
-                    row["mismatch"] = mismatch(&step.scored, teacher);
-                }
-                row
-            })
-            .collect();
-        let mut reply = json!({"by": by, "total": steps.len(), "steps": shown});
+    let query = StepQuery { key, conditions, think: proxy.think_tokens(), teacher };
+    let (list, query) = {
+        let proxy = Arc::clone(proxy);
+        // the first request reads the thinking of all turns
+        offload_export(move || (proxy.sessions.steps(&query), query)).await
+    };
+    let Some(StepList { mut steps, scope }) = list else {
+        let message = format!("by: the tag has more than {MOST_STEPS} values, not the few of steps; see where");
+        return Err(Problem::bad_request(message));
+    };
+    let total = steps.len();
+    steps.drain(..total.saturating_sub(limit));
+    let mut mismatches = Vec::new();
+    if let Some(teacher) = query.teacher.map(Arc::<str>::from) {
+        for step in &mut steps {
+            mismatches.push(mismatch(std::mem::take(&mut step.scored), &teacher).await);
+        }
+    }
+    let reply = offload_export(move || {
+        let mut rows: Vec<Value> = steps.iter().map(row).collect();
+        for (row, mismatch) in rows.iter_mut().zip(mismatches) {
+            row["mismatch"] = mismatch;
+        }
+        let mut reply = json!({"by": by, "total": total, "steps": rows});
         if let Some(scope) = scope {
             reply["scope"] = scope.name().into();
         }
-        Ok(ok(&reply))
-    })
-    .await
+        ok(&reply)
+    });
+    Ok(reply.await)
 }
 
 fn row(step: &TrainingStep) -> Value {
@@ -78,26 +87,41 @@ fn row(step: &TrainingStep) -> Value {
     })
 }
 
-/// The statistics of the log ratios of a teacher at the trained tokens of the rows that an export of these sessions has.
-fn mismatch(sessions: &[Arc<Session>], teacher: &str) -> Value {
-    let (mut sums, mut incomparable) = (MismatchSums::default(), 0);
-    for session in sessions {
-        let snapshot = session.scored(&session.open_snapshot(), teacher);
-        for row in snapshot.rows(true).0 {
-            for turn in row.trained() {
-                match log_ratios(turn, row.scores(turn).map(|scores| &**scores)) {
-                    Ok(ratios) => ratios.into_iter().for_each(|ratio| sums.add(ratio, &RatioLimits::DEFAULT)),
-                    Err(RatioProblem::Unscored) => {}
-                    Err(_) => incomparable += turn.response.len(),
-                }
+/// The statistics of the log ratios of a teacher at the trained tokens of the rows that an export of these sessions has. Ends between two parts
+/// if the client leaves.
+async fn mismatch(sessions: Vec<Arc<Session>>, teacher: &Arc<str>) -> Value {
+    let mut found = (MismatchSums::default(), 0);
+    let mut sessions = sessions.into_iter();
+    while sessions.len() > 0 {
+        let (part, teacher): (Vec<_>, _) = (sessions.by_ref().take(SCORED_AT_ONCE).collect(), Arc::clone(teacher));
+        found = offload_export(move || {
+            let (mut sums, mut incomparable) = found;
+            for session in part {
+                add_mismatch(&session, &teacher, &mut sums, &mut incomparable);
             }
-        }
+            (sums, incomparable)
+        })
+        .await;
     }
+    let (sums, incomparable) = found;
     let Mismatch { tokens, mean, k1, k3, p99: _, max, above_limit, tis_mean, mis_masked } = sums.mismatch();
     json!({
         "tokens": tokens, "incomparable": incomparable, "mean": mean, "k1": k1, "k3": k3, "max": max, "above_limit": above_limit,
         "tis_mean": tis_mean, "mis_masked": mis_masked,
     })
+}
+
+fn add_mismatch(session: &Session, teacher: &str, sums: &mut MismatchSums, incomparable: &mut usize) {
+    let snapshot = session.scored(&session.open_snapshot(), teacher);
+    for row in snapshot.rows(true).0 {
+        for turn in row.trained() {
+            match log_ratios(turn, row.scores(turn).map(|scores| &**scores)) {
+                Ok(ratios) => ratios.into_iter().for_each(|ratio| sums.add(ratio, &RatioLimits::DEFAULT)),
+                Err(RatioProblem::Unscored) => {}
+                Err(_) => *incomparable += turn.response.len(),
+            }
+        }
+    }
 }
 
 fn numbers(numbers: &Numbers) -> Value {
