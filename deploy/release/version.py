@@ -20,9 +20,12 @@ SOURCE = ("Cargo.toml", r'^\[package\]\nname = "tokentap"\nversion = "')
 COPIES = (
     ("Cargo.lock", r'^name = "tokentap"\nversion = "'),
     ("deploy/Dockerfile", r"-t tokentap:|^ARG VERSION="),
+    ("deploy/check/helm/Chart.yaml", r"^- name: tokentap\n  version: "),
+    ("deploy/helm/tokentap/Chart.yaml", r"^version: |^appVersion: "),
     ("deploy/kubernetes/components/sidecar/sidecar.yaml", r"image: tokentap:"),
     ("deploy/kubernetes/components/sidecar/kustomization.yaml", r'newTag: "'),
     ("docker-compose.yml", r"image: tokentap:"),
+    ("docs/guides/helm.md", r"name: tokentap, version: "),
     ("docs/guides/kubernetes.md", r'newTag: "'),
     ("docs/guides/serve.md", r"-t tokentap:"),
     ("tests/fuzz/Cargo.lock", r'^name = "tokentap"\nversion = "'),

@@ -1,0 +1,1 @@
+../../../../kubernetes/valkey/prepare.sh
