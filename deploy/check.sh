@@ -39,6 +39,11 @@ python deploy/check/containers.py
 python deploy/check/kubernetes.py
 python deploy/check/helm.py "${HELM:-$home/venv/bin/helm}"
 
+for build in release debug; do
+  if [[ -x target/$build/tokentap ]]; then tokentap=target/$build/tokentap; fi
+done
+bash deploy/check/systemd.sh "${tokentap:?cargo build}"
+
 prometheus=$(bash deploy/check/prometheus.sh "$home/prometheus")
 # a missing file_sd target is only a warning: users create it when they deploy
 "$prometheus/promtool" check config deploy/prometheus/prometheus.yml
