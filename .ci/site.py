@@ -2,11 +2,12 @@
 """The site of docs/: a preprocessor of mdBook, and a check of what it wrote.
 
 site.py supports RENDERER      (mdBook asks this) yes
-site.py                        the preprocessor: reads a book from standard input, and writes it with links that work on the site
-site.py check FOLDER PAGES     every link of the pages in FOLDER leads to a file and an anchor there; PAGES is docs/, each page of which must exist
+site.py                        the preprocessor: reads a book from standard input, and writes it with the site's links
+site.py check FOLDER PAGES     every link of the pages in FOLDER leads to a file and an anchor there, and every page of
+                               PAGES (docs/) is one of them
 
-A page links to files of the repository that are not on the site. If Cargo.toml has a `repository`, these links lead there; otherwise only
-their text remains. README.md becomes the first page.
+A page links to files of the repository that are not on the site. If Cargo.toml has a `repository`, these links lead
+there; otherwise only their text remains. README.md becomes the first page.
 """
 
 import html.parser
@@ -110,7 +111,8 @@ def check(site: pathlib.Path, docs: pathlib.Path) -> list[str]:
             if re.match(r"[a-z]+:", target):
                 continue
             path, _, anchor = target.partition("#")
-            to = posixpath.normpath(posixpath.join(posixpath.dirname(name), urllib.parse.unquote(path))) if path else name
+            to = posixpath.join(posixpath.dirname(name), urllib.parse.unquote(path))
+            to = posixpath.normpath(to) if path else name
             count += 1
             if not (site / to).is_file():
                 wrong.append(f"{name} links to {target}, which the site lacks")

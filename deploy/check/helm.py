@@ -1,7 +1,8 @@
-"""deploy/helm/tokentap: lints the chart, compares what it renders with what kustomize builds for the same settings, and validates it.
+"""deploy/helm/tokentap: lints the chart, compares what it renders with what kustomize builds, and validates it.
 
-helm.py HELM. Objects are compared by value, with the order of lists. A kustomization with the labels and the name suffix that a release
-has stands for its settings. The two differ in the ConfigMap of Valkey: kustomize adds a hash to its name, Helm to the pods.
+helm.py HELM. Objects are compared by value, with the order of lists. A kustomization with the labels and the name
+suffix of a release stands for its settings. The two differ in the ConfigMap of Valkey: kustomize adds a hash to its
+name, Helm to the pods.
 """
 
 import itertools
@@ -30,13 +31,21 @@ SAME = {
     "plain": ({"nativeSidecar": False, "tls": {"enabled": True}}, "base", ["tls", "plain"], []),
     "gpu-dra": ({"gpuDra": {"enabled": True}}, "base", ["gpu-dra"], []),
     "fleet": (
-        {key: {"enabled": True} for key in ("monitoring", "fleet", "tls", "gpuDra")} | {"engine": {"kind": "StatefulSet", "replicas": 2}},
+        {key: {"enabled": True} for key in ("monitoring", "fleet", "tls", "gpuDra")}
+        | {"engine": {"kind": "StatefulSet", "replicas": 2}},
         "examples/statefulset",
         ["monitoring", "fleet", "tls", "gpu-dra"],
         [],
     ),
     "group": (
-        {"engine": {"kind": "LeaderWorkerSet", "args": ["--tp=16"], "resources": {"limits": {"nvidia.com/gpu": "8"}}}, "fleet": {"enabled": True}},
+        {
+            "engine": {
+                "kind": "LeaderWorkerSet",
+                "args": ["--tp=16"],
+                "resources": {"limits": {"nvidia.com/gpu": "8"}},
+            },
+            "fleet": {"enabled": True},
+        },
         "examples/leaderworkerset",
         ["fleet"],
         [],
@@ -47,9 +56,17 @@ SAME = {
         [],
         [
             {"op": "replace", "path": "/spec/replicas", "value": 3},
-            {"op": "replace", "path": "/spec/template/spec/initContainers/0/image", "value": "registry.example/tokentap:1.2.3"},
+            {
+                "op": "replace",
+                "path": "/spec/template/spec/initContainers/0/image",
+                "value": "registry.example/tokentap:1.2.3",
+            },
             {"op": "replace", "path": "/spec/template/spec/initContainers/0/env/14/value", "value": "text"},
-            {"op": "add", "path": "/spec/template/spec/initContainers/0/env/-", "value": {"name": "TOKENTAP_SESSION_BYTES", "value": "2GiB"}},
+            {
+                "op": "add",
+                "path": "/spec/template/spec/initContainers/0/env/-",
+                "value": {"name": "TOKENTAP_SESSION_BYTES", "value": "2GiB"},
+            },
         ],
     ),
 }
@@ -60,7 +77,10 @@ REFUSED = [
     ({"drainTimeoutSeconds": "10m"}, "/drainTimeoutSeconds"),
     ({"env": {"TOKENTAP_TOP_LOGPROBS": 5}}, "/env/TOKENTAP_TOP_LOGPROBS"),
     ({"gpuDra": {"enabled": True}, "engine": {"kind": "LeaderWorkerSet"}}, "gpuDra.enabled needs engine.kind"),
-    ({"gpuDra": {"enabled": True}, "engine": {"resources": {"limits": {"nvidia.com/gpu": None}}}}, "the number of GPUs"),
+    (
+        {"gpuDra": {"enabled": True}, "engine": {"resources": {"limits": {"nvidia.com/gpu": None}}}},
+        "the number of GPUs",
+    ),
 ]
 # every value with another than its default, for a StatefulSet
 FULL = yaml.safe_load("""
@@ -90,7 +110,9 @@ engine:
   podAnnotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}
   nodeSelector: {gpu: h100}
   tolerations: [{key: gpu, operator: Exists}]
-  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: gpu, operator: Exists}]}]}}}
+  affinity:
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname}]
 networkPolicy: {agentNamespaces: [agents]}
 monitoring: {enabled: true, namespace: prometheus, labels: {release: other}, rules: false, dashboard: false}
 tls: {enabled: true, secretName: other-tls}
@@ -123,7 +145,10 @@ def kustomize(folder: pathlib.Path, path: str, components: list[str], patches: l
     made = yaml.safe_load(file.read_text())
     monitors = [{"kind": "PodMonitor", "path": "spec/selector/matchLabels", "create": True}]
     own = {"app.kubernetes.io/managed-by": "Helm", "helm.sh/chart": f"tokentap-{VERSION}"}
-    made["labels"] = [{"pairs": {"app.kubernetes.io/instance": RELEASE}, "includeSelectors": True, "fields": monitors}, {"pairs": own}]
+    made["labels"] = [
+        {"pairs": {"app.kubernetes.io/instance": RELEASE}, "includeSelectors": True, "fields": monitors},
+        {"pairs": own},
+    ]
     if patches:
         made["patches"] = [{"patch": yaml.safe_dump(patches), "target": {"kind": "Deployment"}}]
     file.write_text(yaml.safe_dump(made))
@@ -193,7 +218,9 @@ def check_parent(folder: pathlib.Path) -> None:
 
 def refused(done: subprocess.CompletedProcess[str], values: dict, error: str) -> None:
     if not done.returncode or error not in done.stderr:
-        raise SystemExit(f"helm: {values} must be refused with an error that has {error!r}, and not with:\n{done.stderr or done.stdout[:500]}")
+        raise SystemExit(
+            f"helm: {values} must be refused with {error!r}, not with:\n{done.stderr or done.stdout[:500]}"
+        )
 
 
 def check_refused() -> None:
@@ -212,7 +239,9 @@ def check_values() -> None:
     assert known == set(defaults), f"values.yaml and values.schema.json differ in {known ^ set(defaults)}"
     for name, part in schema["properties"].items():
         if name not in ("global", "env") and "properties" in part:
-            assert set(part["properties"]) == set(defaults[name]), f"values.yaml and values.schema.json differ in {name}"
+            assert set(part["properties"]) == set(defaults[name]), (
+                f"values.yaml and values.schema.json differ in {name}"
+            )
     lines = (CHART / "values.yaml").read_text().splitlines()
     for before, line in itertools.pairwise(lines):
         assert re.match(r"\s|#|$", line) or before.startswith("#"), f"values.yaml: no comment before {line}"
@@ -228,7 +257,11 @@ def leaves(values: dict, defaults: dict, path: tuple[str, ...] = ()) -> Iterator
 
 
 def without(values: dict, path: tuple[str, ...]) -> dict:
-    return {name: without(value, path[1:]) if name == path[0] else value for name, value in values.items() if (name,) != path}
+    return {
+        name: without(value, path[1:]) if name == path[0] else value
+        for name, value in values.items()
+        if (name,) != path
+    }
 
 
 def check_effects() -> None:
