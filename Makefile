@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release systemd prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release systemd cluster prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -151,6 +151,10 @@ deploy: ## every file under deploy/, offline, as in CI (40 seconds, package regi
 systemd: ## the unit under a real systemd in namespaces: start, token, restart, crash, drain, wrong settings (half a minute, root, Debian's systemd)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/systemd/run.sh
+
+cluster: ## the recipes for Slurm and Ray on two nodes, which are network namespaces, with demo engines (two minutes, 300 MB, root, Debian's Slurm, PyPI)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/cluster/run.sh
 
 prometheus: ## Prometheus scrapes a demo under load: rules and dashboard return data (two minutes, Debian's packages)
 	cargo build
