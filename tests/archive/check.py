@@ -27,7 +27,7 @@ from pyarrow.fs import LocalFileSystem
 import tokentap
 from faulty import FaultyS3
 from tokentap import Client
-from tokentap.archive import _filesystem
+from tokentap._archive import _filesystem
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest", "AWS_REGION": "us-east-1"}
 BUCKET = "rollouts"

@@ -94,8 +94,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         made.append(seconds)
         await wait(0)
 
-    monkeypatch.setattr("tokentap.client.time.sleep", made.append)
-    monkeypatch.setattr("tokentap.aio.asyncio.sleep", sleep)
+    monkeypatch.setattr("tokentap._client.time.sleep", made.append)
+    monkeypatch.setattr("tokentap._aio.asyncio.sleep", sleep)
     return made
 
 

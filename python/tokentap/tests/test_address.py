@@ -10,7 +10,7 @@ from conftest import Either
 from scripted import GOOD, Scripted
 
 from tokentap import AsyncClient, Client
-from tokentap.address import Address
+from tokentap._address import Address
 
 URLS = [
     "", "127.0.0.1:30001", "localhost:30001", "ftp://localhost:1", "http://", "http://:1", "http://127.0.0.1:99999",

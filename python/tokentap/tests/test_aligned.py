@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, Either
 from scripted import Scripted, generated, reply
 
-from tokentap.generation import Generation
+from tokentap._generation import Generation
 
 
 def recorded() -> list[tuple[str, dict[str, Any]]]:

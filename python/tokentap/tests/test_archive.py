@@ -14,7 +14,7 @@ from conftest import binary, running
 
 import tokentap
 from tokentap import Client, Image
-from tokentap.archive import _encode
+from tokentap._archive import _encode
 from tokentap.images import RowImages
 
 FULL_AT_ONCE = ("--archive-bytes", "1")

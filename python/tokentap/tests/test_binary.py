@@ -11,7 +11,7 @@ from conftest import binary
 
 import tokentap
 from tokentap import BinaryNotFound
-from tokentap.binary import check, find
+from tokentap._binary import check, find
 
 OURS = "tokentap 1.2.3"
 

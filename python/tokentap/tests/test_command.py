@@ -13,7 +13,7 @@ from conftest import binary
 
 import tokentap
 
-MAIN = "from tokentap.command import main; main()"
+MAIN = "from tokentap._command import main; main()"
 
 
 @pytest.fixture

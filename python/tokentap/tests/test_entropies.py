@@ -11,8 +11,8 @@ import pytest
 from conftest import Demo
 
 from tokentap import Client
-from tokentap.entropies import ANSWER, MARK, THINK, Entropies, Histogram, Mean, think_ids
-from tokentap.scale import step
+from tokentap._entropies import ANSWER, MARK, THINK, Entropies, Histogram, Mean, think_ids
+from tokentap._scale import step
 
 START, END = 1020, 1021
 PROMPT = "<|im_start|>user\nHow far does the light go?<|im_end|>\n<|im_start|>assistant\n<think>\n"

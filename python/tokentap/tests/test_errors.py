@@ -17,7 +17,7 @@ from tokentap import (
     Undecodable,
     UnknownSettings,
 )
-from tokentap.errors import ContextLengthExceeded, Throttled, TokentapError
+from tokentap._errors import ContextLengthExceeded, Throttled, TokentapError
 
 MADE: list[Exception] = [
     TokentapError("a", status=418, body="b"),

@@ -13,9 +13,9 @@ import pytest
 from conftest import Demo
 
 from tokentap import Client
-from tokentap.address import Address
-from tokentap.timeouts import Timeouts
-from tokentap.transport import IDLE_S, Connections
+from tokentap._address import Address
+from tokentap._timeouts import Timeouts
+from tokentap._transport import IDLE_S, Connections
 
 
 class Closed(HTTPConnection):

@@ -17,7 +17,7 @@ from conftest import Demo, Either
 from scripted import Scripted, reply
 
 from tokentap import Client, HttpError, Image, Samples, SpanMismatch, Undecodable, UnknownSettings, images
-from tokentap.safetensors import File
+from tokentap._safetensors import File
 
 PAD = 90
 

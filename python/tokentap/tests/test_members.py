@@ -8,7 +8,7 @@ import pytest
 from conftest import Demo, Either
 from scripted import GOOD, Scripted
 
-from tokentap.members import ALIASES, REQUEST, SAMPLING
+from tokentap._members import ALIASES, REQUEST, SAMPLING
 
 
 def test_sampling_parameters_are_keywords(do: Either, scripted: Scripted) -> None:

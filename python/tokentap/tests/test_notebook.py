@@ -23,11 +23,11 @@ from test_pixels import picture
 
 import tokentap
 from tokentap import Client, notebook
-from tokentap.call import Call, Reply
-from tokentap.errors import ConnectionFailed, HttpError, TokentapError
-from tokentap.glyphs import glyphs
-from tokentap.scale import ABSENT
-from tokentap.texts import Texts
+from tokentap._call import Call, Reply
+from tokentap._errors import ConnectionFailed, HttpError, TokentapError
+from tokentap._glyphs import glyphs
+from tokentap._scale import ABSENT
+from tokentap._texts import Texts
 
 
 class Page(HTMLParser):
@@ -265,7 +265,7 @@ class Store:
         self.asked: list[str] = []
         self.failure: TokentapError | None = None
 
-    def send(self, call: Call[Any]) -> Any:
+    def _send(self, call: Call[Any]) -> Any:
         if call.target == "/detokenize":
             ids = json.loads(call.body or b"")["tokens"]
             return call.answer(Reply(200, {}, json.dumps({"text": ["t" for _ in ids]}).encode()))

@@ -10,7 +10,7 @@ import warnings
 import pytest
 from PIL import Image
 
-from tokentap.pixels import size_of
+from tokentap._pixels import size_of
 
 FORMATS = [
     ("image/png", "PNG", {}),

@@ -12,7 +12,7 @@ from matplotlib import pyplot
 from test_entropies import END, START, path
 
 from tokentap import plot
-from tokentap.scale import colour, ramp
+from tokentap._scale import colour, ramp
 
 matplotlib.use("Agg")
 

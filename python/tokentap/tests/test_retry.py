@@ -21,7 +21,7 @@ from tokentap import (
     TokentapError,
     Undecodable,
 )
-from tokentap.retry import MANY
+from tokentap._retry import MANY
 
 HALF = json.dumps(generated([1, 2])).encode()[:40]
 

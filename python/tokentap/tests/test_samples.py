@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import Demo, Either
 
-from tokentap.safetensors import NUMPY, SIZES, TORCH, File
+from tokentap._safetensors import NUMPY, SIZES, TORCH, File
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

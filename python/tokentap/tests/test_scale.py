@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
-from tokentap import scale
+from tokentap import _scale as scale
 
 PAGE = ROOT / "src" / "serve" / "control" / "page"
 JS = (PAGE / "scale.js").read_text()

@@ -177,7 +177,7 @@ def test_it_ends_after_an_exception_in_the_block() -> None:
 
 
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokentap.server.CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("tokentap._server.CLOSE_TIMEOUT", 0.1)
     script = tmp_path / "tokentap"
     script.write_text(
         f"#!{sys.executable}\n"
@@ -203,7 +203,7 @@ def test_an_interrupted_stop_can_be_repeated(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tokentap.process.Process.wait", interrupt)
+        patch.setattr("tokentap._process.Process.wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             server.stop()
     server.stop()

@@ -15,7 +15,7 @@ from conftest import ROOT, Demo, Either
 from scripted import Scripted, events, generated, reply
 
 from tokentap import AsyncClient, Client, Undecodable
-from tokentap.stream import Decoder, Deltas
+from tokentap._stream import Decoder, Deltas
 
 FIXTURES = ROOT / "tests" / "fixtures"
 

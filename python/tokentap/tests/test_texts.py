@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tokentap.call import Call, Reply
-from tokentap.texts import BATCH, Texts
+from tokentap._call import Call, Reply
+from tokentap._texts import BATCH, Texts
 
 PIECES = {1: b" a", 2: b"b", 3: b" c", 4: "é".encode()[:1], 5: "é".encode()[1:], 6: b""}
 
@@ -25,7 +25,7 @@ class Engine:
         text = b"".join(PIECES.get(id, b"x") for id in ids).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.strips else text
 
-    def send(self, call: Call[Any]) -> Any:
+    def _send(self, call: Call[Any]) -> Any:
         assert (call.method, call.target, call.control) == ("POST", "/detokenize", True)
         body = json.loads(call.body or b"")
         assert body["skip_special_tokens"] is False
@@ -65,7 +65,7 @@ def test_parts_of_a_character_are_decoded_together() -> None:
 @pytest.mark.parametrize("body", [b"{}", b'{"text":"a"}', b'{"text":[]}', b"not JSON"])
 def test_an_engine_without_texts_leaves_ids(body: bytes) -> None:
     class Other(Engine):
-        def send(self, call: Call[Any]) -> Any:
+        def _send(self, call: Call[Any]) -> Any:
             return call.answer(Reply(200, {}, body))
 
     texts = Texts(client=Other(strips=False))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import tokentap.mlflow
 import tokentap.tensorboard
 import tokentap.wandb
 from tokentap import Client
-from tokentap.tracking import Follower, Record
+from tokentap._tracking import Follower, Record
 
 
 def package(name: str) -> Any:

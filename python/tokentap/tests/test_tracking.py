@@ -1,4 +1,4 @@
-"""The numbers of `tokentap.tracking`, compared with a reference that plain Python computes from the trajectories."""
+"""The numbers of `tokentap._tracking`, compared with a reference that plain Python computes from the trajectories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conftest import Demo, running
 from scripted import Handler, Scripted, leave, reply, tear
 
 from tokentap import AsyncClient, Client, HttpError
-from tokentap.tracking import QUANTILES, Distribution, Follower, Increases, Record, Row, Rows, Writer, policy_of
+from tokentap._tracking import QUANTILES, Distribution, Follower, Increases, Record, Row, Rows, Writer, policy_of
 
 Line = dict[str, Any]
 
@@ -579,8 +579,8 @@ def test_status_of_a_row_as_in_exports() -> None:
 
 
 def test_policies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokentap.tracking.POLICIES", 2)
-    monkeypatch.setattr("tokentap.tracking.REMEMBERED", 3)
+    monkeypatch.setattr("tokentap._tracking.POLICIES", 2)
+    monkeypatch.setattr("tokentap._tracking.REMEMBERED", 3)
     rows = Rows()
 
     def add(number: int, epoch: int) -> None:

@@ -50,7 +50,7 @@ class Pages:
     def __init__(self, *pages: list[dict[str, Any]]) -> None:
         self.pages = list(pages)
 
-    def send(self, call: Any) -> list[dict[str, Any]]:
+    def _send(self, call: Any) -> list[dict[str, Any]]:
         return self.pages.pop(0) if self.pages else []
 
 

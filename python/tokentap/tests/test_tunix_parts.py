@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import tokentap.tunix
-from tokentap.generation import Generation
-from tokentap.tunix.names import beginning, episode_name
-from tokentap.tunix.padding import left_padded
-from tokentap.tunix.recent import Recent
-from tokentap.tunix.sample import EntropyMissing, Sample, SampleUnusable
-from tokentap.tunix.sampling import extra, sampling_params, seed_of
+from tokentap._generation import Generation
+from tokentap.tunix._names import beginning, episode_name
+from tokentap.tunix._padding import left_padded
+from tokentap.tunix._recent import Recent
+from tokentap.tunix._sample import EntropyMissing, Sample, SampleUnusable
+from tokentap.tunix._sampling import extra, sampling_params, seed_of
 
 PAD = 9
 

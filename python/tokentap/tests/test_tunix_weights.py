@@ -12,8 +12,8 @@ from scripted import Scripted, Step, leave, reply, tear
 
 from tokentap import Client, HttpError
 from tokentap.tunix import WeightsNotUpdated
-from tokentap.tunix.engine import logprob_fields
-from tokentap.tunix.weights import publish
+from tokentap.tunix._engine import logprob_fields
+from tokentap.tunix._weights import publish
 
 
 @pytest.fixture

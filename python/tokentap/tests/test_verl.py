@@ -21,13 +21,13 @@ import pytest
 from scripted import Scripted, generated, reply
 
 from tokentap import AsyncClient
-from tokentap.verl.alignment import Sampled, align
-from tokentap.verl.budget import Budget, engine_params
-from tokentap.verl.endpoints import Addresses, Endpoints, close, shared
-from tokentap.verl.pictures import Encoder, collapsed, data_uri
-from tokentap.verl.policy import Policy
-from tokentap.verl.problems import MissingEntropy, Unaligned
-from tokentap.verl.versions import of_reply, steps
+from tokentap.verl._alignment import Sampled, align
+from tokentap.verl._budget import Budget, engine_params
+from tokentap.verl._endpoints import Addresses, Endpoints, close, shared
+from tokentap.verl._pictures import Encoder, collapsed, data_uri
+from tokentap.verl._policy import Policy
+from tokentap.verl._problems import MissingEntropy, Unaligned
+from tokentap.verl._versions import of_reply, steps
 
 PROMPT = [1, 2, 3]
 
@@ -77,9 +77,9 @@ def engine_class(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     replica.TokenOutput = types.SimpleNamespace  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "verl.utils.rollout_trace", trace)
     monkeypatch.setitem(sys.modules, "verl.workers.rollout.replica", replica)
-    monkeypatch.delitem(sys.modules, "tokentap.verl.engine", raising=False)
-    yield importlib.import_module("tokentap.verl.engine").Engine
-    sys.modules.pop("tokentap.verl.engine", None)
+    monkeypatch.delitem(sys.modules, "tokentap.verl._engine", raising=False)
+    yield importlib.import_module("tokentap.verl._engine").Engine
+    sys.modules.pop("tokentap.verl._engine", None)
 
 
 def answered(prompt_tokens: int) -> Any:
@@ -410,7 +410,7 @@ def test_an_unreachable_policy_costs_two_requests_and_one_log_line(
     scripted.script(reply(503, "{}"))
     assert policy_of(scripted, 2) == [None, None]
     assert len(scripted.asked) == 4
-    said = [record for record in caplog.records if record.name == "tokentap.verl.policy"]
+    said = [record for record in caplog.records if record.name == "tokentap.verl"]
     assert [record.levelname for record in said] == ["WARNING"]
     scripted.script(reply(200, json.dumps({"epoch": 3, "version": "7"})), reply(200, json.dumps({"version": None})))
     assert policy_of(scripted, 2) == ["7", None]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tokentap.generation import Generation
-from tokentap.verl.problems import MissingExperts
-from tokentap.verl.routing import Routing
+from tokentap._generation import Generation
+from tokentap.verl._problems import MissingExperts
+from tokentap.verl._routing import Routing
 
 
 def experts(tokens: range, weights: int = 0) -> NDArray[np.int32]:

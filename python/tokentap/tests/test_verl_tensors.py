@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tokentap.verl.batch import attach, padded  # noqa: E402
-from tokentap.verl.egpo import EgpoRow, shape_advantages, shape_row, thinking  # noqa: E402
-from tokentap.verl.problems import NoEntropies, Unaligned  # noqa: E402
+from tokentap.verl._batch import attach, padded  # noqa: E402
+from tokentap.verl._egpo import EgpoRow, shape_advantages, shape_row, thinking  # noqa: E402
+from tokentap.verl._problems import NoEntropies, Unaligned  # noqa: E402
 
 OPEN, CLOSE = 3, 4
 

@@ -6,14 +6,14 @@
 from importlib.metadata import PackageNotFoundError, version
 
 # first: another product's files may be mixed with those of this package
-from . import conflict  # noqa: F401
+from . import _conflict  # noqa: F401
 
 # isort: split
-from .aio import AsyncClient
-from .archive import archived_images, dataset
-from .client import Client
-from .columns import Column, columns
-from .errors import (
+from ._aio import AsyncClient
+from ._archive import archived_images, dataset
+from ._client import Client
+from ._columns import Column, columns
+from ._errors import (
     BinaryNotFound,
     ConnectionFailed,
     ContextLengthExceeded,
@@ -24,11 +24,25 @@ from .errors import (
     TokentapError,
     Undecodable,
 )
-from .generation import Generation
+from ._generation import Generation
+from ._samples import Batch, Format, SampleOptions, Samples
+from ._server import Server, demo, serve
+from ._stream import Delta
 from .images import Image, SpanMismatch, UnknownSettings
-from .samples import Batch, Format, SampleOptions, Samples
-from .server import Server, demo, serve
-from .stream import Delta
+
+# a traceback names the public module
+for _error in (
+    BinaryNotFound,
+    ConnectionFailed,
+    ContextLengthExceeded,
+    HttpError,
+    Interrupted,
+    StartFailed,
+    Throttled,
+    TokentapError,
+    Undecodable,
+):
+    _error.__module__ = __name__
 
 try:
     __version__ = version("tokentap-sidecar")

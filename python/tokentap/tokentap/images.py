@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .safetensors import without
+from ._safetensors import without
 
 if TYPE_CHECKING:
     import PIL.Image
     import torch
 
-    from .samples import Batch, Samples
+    from ._samples import Batch, Samples
+
+__all__ = ["Fetch", "Reference", "RowImages", "areal", "miles", "slime", "verl"]
 
 # The first bytes of formats.
 SIGNATURES = {

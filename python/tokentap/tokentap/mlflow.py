@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .client import Client
-from .tracking import Follower, Record
+from ._client import Client
+from ._tracking import Follower, Record
+
+__all__ = ["Follower", "follow"]
 
 AT_ONCE = 1000
 """Numbers that MLflow takes in one request."""

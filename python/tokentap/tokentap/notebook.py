@@ -14,9 +14,9 @@ from functools import reduce
 from html import escape
 from typing import Any
 
-from .call import Call, Reply, target
-from .client import Client
-from .entropies import (
+from ._call import Call, Reply, target
+from ._client import Client
+from ._entropies import (
     THINK,
     Bin,
     Entropies,
@@ -30,12 +30,12 @@ from .entropies import (
     several,
     think_ids,
 )
-from .errors import TokentapError
-from .glyphs import glyphs, label
-from .pixels import MEDIA_TYPES, size_of
-from .routes import SESSION
-from .scale import COLOURS, MOST, STEPS, bar, colour, nats, ramp, shown, step
-from .texts import LOST, Texts
+from ._errors import TokentapError
+from ._glyphs import glyphs, label
+from ._pixels import MEDIA_TYPES, size_of
+from ._routes import SESSION
+from ._scale import COLOURS, MOST, STEPS, bar, colour, nats, ramp, shown, step
+from ._texts import LOST, Texts
 
 __all__ = ["View", "curve", "histogram", "show", "split", "tokens"]
 
@@ -341,7 +341,7 @@ class _Pictures:
             return None, "not shown, too many bytes: "
         self._left -= 1
         try:
-            data = self._client.send(_image(self._session, sha256))
+            data = self._client._send(_image(self._session, sha256))
         except TokentapError as error:
             if error.status is None:
                 self._client = None  # the next one would wait as long

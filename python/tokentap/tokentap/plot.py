@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .client import Client
-from .entropies import (
+from ._client import Client
+from ._entropies import (
     THINK,
     Entropies,
     Histogram,
@@ -22,7 +22,7 @@ from .entropies import (
     several,
     think_ids,
 )
-from .scale import MOST, STEPS, colour, ramp, step
+from ._scale import MOST, STEPS, colour, ramp, step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from .errors import TokentapError
-from .server import LOG_LINES, Server, demo
+from ._errors import TokentapError
+from ._server import LOG_LINES, Server, demo
+
+__all__ = ["tokentap_demo", "tokentap_session"]
 
 RUNNING = pytest.StashKey[Server]()
 

@@ -12,9 +12,11 @@ from uuid import uuid4
 from strands_sglang import SGLangClient
 from strands_sglang.rollout import Rollout
 
-from .client import Client
-from .generation import Numbers
-from .routes import session_name
+from ._client import Client
+from ._generation import Numbers
+from ._routes import session_name
+
+__all__ = ["Episode", "SessionClient", "episodes", "rollout"]
 
 
 class SessionClient(SGLangClient):

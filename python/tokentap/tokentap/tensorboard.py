@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .client import Client
-from .tracking import Follower, Record
+from ._client import Client
+from ._tracking import Follower, Record
+
+__all__ = ["Follower", "follow"]
 
 
 class Writer:

@@ -10,6 +10,21 @@ if sys.version_info >= (3, 11):
 elif TYPE_CHECKING:
     from typing_extensions import NotRequired
 
+__all__ = [
+    "ColumnTokens",
+    "EntropyMethod",
+    "Labels",
+    "LeftOutPath",
+    "MissingColumn",
+    "PathImage",
+    "PolicySpan",
+    "Segment",
+    "TokenColumn",
+    "Trajectories",
+    "Trajectory",
+    "Turn",
+]
+
 
 class Segment(TypedDict):
     """Tokens of one prompt or response in a path."""

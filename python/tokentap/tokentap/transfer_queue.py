@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from . import routes
-from .client import Client
+from . import _routes as routes
+from ._client import Client
+
+__all__ = ["Fed", "Feeder"]
 
 Fields = dict[str, Any]
 Tag = dict[str, Any]
@@ -110,7 +112,7 @@ class Feeder:
         """
         fed = Fed()
         since = self.queue.tags(CURSORS).get(self.source, {}).get("cursor")
-        while lines := self.client.send(routes.finished(since, self.limit)):
+        while lines := self.client._send(routes.finished(since, self.limit)):
             self._put(lines, fed)
             cursor = lines[-1].get("cursor", since)
             if cursor == since:

@@ -6,8 +6,10 @@ import importlib
 import logging
 from typing import Any
 
-from .client import Client
-from .tracking import Follower, Policy, Record
+from ._client import Client
+from ._tracking import Follower, Policy, Record
+
+__all__ = ["Follower", "follow"]
 
 LOG = logging.getLogger(__name__)
 

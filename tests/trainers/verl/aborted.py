@@ -11,10 +11,11 @@ import numpy as np
 from account import Account
 from engines import Addresses
 from tokentap import Client, Generation
-from tokentap.verl import endpoints, engine
-from tokentap.verl.alignment import align
-from tokentap.verl.budget import Budget
-from tokentap.verl.endpoints import shared
+from tokentap.verl import _engine as engine
+from tokentap.verl._alignment import align
+from tokentap.verl._budget import Budget
+from tokentap.verl._endpoints import Addresses as Urls
+from tokentap.verl._endpoints import shared
 
 PROMPT, LENGTH = [299, 467], 2500
 SESSION = "aborted-for-new-weights"
@@ -82,7 +83,7 @@ def check(at: Addresses, client: Client, account: Account) -> None:
 
 async def generate(at: Addresses) -> Any:
     """The output, its recorded parts, and the client."""
-    endpoint = shared(endpoints.Addresses((at.base,))).all[0]
+    endpoint = shared(Urls((at.base,))).all[0]
     aborting = AbortingClient(endpoint.client, at.control)
     await aborting.update()
     with patch.object(endpoint, "client", aborting), patch.object(engine, "PAUSE", 0):

@@ -7,7 +7,7 @@ from pathlib import Path
 import engines
 import lab
 from account import Account
-from tokentap.verl.problems import MissingEntropy
+from tokentap.verl._problems import MissingEntropy
 from worker import roll, sources
 
 

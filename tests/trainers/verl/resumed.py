@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 from account import Account
 from tokentap import Generation
-from tokentap.verl import engine
-from tokentap.verl.budget import Budget
-from tokentap.verl.endpoints import Endpoint
-from tokentap.verl.policy import Policy
+from tokentap.verl import _engine as engine
+from tokentap.verl._budget import Budget
+from tokentap.verl._endpoints import Endpoint
+from tokentap.verl._policy import Policy
 
 PROMPT = [1, 2, 3]
 

@@ -12,8 +12,8 @@ from hydra.errors import InstantiationException
 from rows import Truth, as_recorded, as_true, rows, shape
 from tokentap import Client
 from tokentap.verl import AgentLoopWorker
-from tokentap.verl.batch import SOURCE
-from tokentap.verl.endpoints import close
+from tokentap.verl._batch import SOURCE
+from tokentap.verl._endpoints import close
 
 LOOP = "tokentap_agent"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .sample import EntropyMissing, Sample, SampleUnusable
-from .weights import Saver, WeightsNotUpdated
+from ._sample import EntropyMissing, Sample, SampleUnusable
+from ._weights import Saver, WeightsNotUpdated
 
 if TYPE_CHECKING:
-    from .rollout import TokentapRollout, TokentapRolloutOutput
+    from ._rollout import TokentapRollout, TokentapRolloutOutput
 
 __all__ = [
     "EntropyMissing",
@@ -24,7 +24,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # the rollout derives from a class of tunix; the other exports need neither tunix nor jax
     if name in ("TokentapRollout", "TokentapRolloutOutput"):
-        from . import rollout
+        from . import _rollout
 
-        return getattr(rollout, name)
+        return getattr(_rollout, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

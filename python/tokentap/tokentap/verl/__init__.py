@@ -9,18 +9,32 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "AgentLoopManager": "manager",
-    "AgentLoopWorker": "manager",
-    "CheckpointManager": "checkpoint",
-    "EgpoRow": "egpo",
-    "SingleTurnAgentLoop": "loops",
-    "ToolAgentLoop": "loops",
-    "attach": "batch",
-    "shape_advantages": "egpo",
-    "shape_row": "egpo",
+    "AgentLoopManager": "_manager",
+    "AgentLoopWorker": "_manager",
+    "CheckpointManager": "_checkpoint",
+    "EgpoRow": "_egpo",
+    "MissingEntropy": "_problems",
+    "SingleTurnAgentLoop": "_loops",
+    "ToolAgentLoop": "_loops",
+    "Unaligned": "_problems",
+    "attach": "_batch",
+    "shape_advantages": "_egpo",
+    "shape_row": "_egpo",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "AgentLoopManager",
+    "AgentLoopWorker",
+    "CheckpointManager",
+    "EgpoRow",
+    "MissingEntropy",
+    "SingleTurnAgentLoop",
+    "ToolAgentLoop",
+    "Unaligned",
+    "attach",
+    "shape_advantages",
+    "shape_row",
+]
 
 
 def __getattr__(name: str) -> Any:

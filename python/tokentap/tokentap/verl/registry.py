@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from verl.experimental.agent_loop.agent_loop import register
 
-from .loops import SingleTurnAgentLoop, ToolAgentLoop
+from ._loops import SingleTurnAgentLoop, ToolAgentLoop
 
 register("tokentap_agent")(SingleTurnAgentLoop)
 register("tokentap_tool_agent")(ToolAgentLoop)

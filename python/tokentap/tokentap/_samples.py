@@ -1,0 +1,145 @@
+"""Sessions in the format of a trainer, the reply of `POST /v1/samples`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+
+from ._safetensors import File
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+    import torch
+    from numpy.typing import NDArray
+
+Array = TypeVar("Array")
+
+Format = Literal[
+    "verl",
+    "miles",
+    "areal",
+    "slime",
+    "tunix",
+    "strands",
+    "rllm",
+    "skyrl",
+    "nemo-rl",
+    "prime-rl",
+    "trl",
+    "tinker",
+    "jsonl",
+    "arrow",
+    "parquet",
+    "images",
+]
+
+
+class SampleOptions(TypedDict, total=False):
+    """The options of an export. One that the format would ignore is refused."""
+
+    version: int | None
+    pad_token_id: int | None
+    max_prompt_length: int | None
+    max_response_length: int | None
+    include_branches: bool | None
+    entropies: bool | None
+    text: bool | None
+    images: Literal["refs", "embed"] | None
+    classes: Sequence[str] | None
+    exclude: Sequence[str] | None
+    train_resumed: bool | None
+    scores: object
+    advantages: Mapping[str, object] | None
+
+
+@dataclass(frozen=True)
+class Batch(Generic[Array]):
+    """The rows of a format of tensors.
+
+    `tensors` has the names that the trainer reads. For `verl` they are [B, P] for prompts, [B, R] for responses and
+    [B, P+R] for both, with B rows and the padded lengths P and R in tokens; for `areal` [B, T] with T tokens of prompt
+    and response; for `miles` one tensor a row. Logprobs and entropies are in nats. `non_tensor_batch` has lists with
+    one entry for each row; it is empty for formats without it. `refused` lists the leaves that have no row, with the
+    reason.
+    """
+
+    tensors: dict[str, Array] = field(repr=False)
+    non_tensor_batch: dict[str, list[Any]] = field(repr=False)
+    refused: list[dict[str, Any]]
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The body of an export; it is parsed on demand."""
+
+    format: str
+    content_type: str
+    # The number of rows, and the numbers of refused leaves by reason.
+    rows: int
+    refused: dict[str, int]
+    # The numbers of exported rows that lack routed experts, scores or rewards, by reason.
+    incomplete: dict[str, int]
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """The object with `samples` and `refused` of the JSON formats, such as `slime` or `trl`; a list for `jsonl`."""
+        if self.content_type == "application/x-ndjson":
+            return [json.loads(line) for line in self.body.splitlines()]
+        if self.content_type != "application/json":
+            raise ValueError(f"{self.format} is not JSON; use numpy(), torch() or body")
+        return json.loads(self.body)
+
+    def numpy(self) -> Batch[NDArray[Any]]:
+        """The tensors as arrays; needs numpy."""
+        file = self._file()
+        return self._batch(file, {name: tensor.numpy() for name, tensor in file.tensors.items()})
+
+    def torch(self) -> Batch[torch.Tensor]:
+        """The tensors as torch tensors on the CPU; needs torch."""
+        file = self._file()
+        return self._batch(file, {name: tensor.torch() for name, tensor in file.tensors.items()})
+
+    def arrow(self) -> pyarrow.Table:
+        """The rows of `jsonl`, `arrow`, `parquet` or `images` as an Arrow table; needs pyarrow."""
+        if self.format == "arrow":
+            import pyarrow.ipc
+
+            return pyarrow.ipc.open_stream(self.body).read_all()
+        if self.format in ("parquet", "images"):
+            import pyarrow.parquet
+
+            return pyarrow.parquet.read_table(io.BytesIO(self.body))
+        if self.format == "jsonl":
+            import pyarrow
+
+            # pyarrow.json leaves out the nulls at the start of a list, so that logprobs belong to other tokens
+            return pyarrow.Table.from_pylist(self.json())
+        raise ValueError(f"{self.format} has no columns, but jsonl, arrow, parquet and images have")
+
+    def pandas(self) -> pandas.DataFrame:
+        """The same as a pandas table; needs pyarrow and pandas."""
+        return self.arrow().to_pandas()
+
+    def polars(self) -> polars.DataFrame:
+        """The same as a polars table; needs polars, and pyarrow but for `jsonl`."""
+        import polars
+
+        if self.format == "jsonl":
+            # read_ndjson does not keep the order of the columns
+            return polars.from_dicts(self.json(), infer_schema_length=None)
+        return polars.from_arrow(self.arrow())
+
+    def _file(self) -> File:
+        if self.content_type != "application/octet-stream":
+            raise ValueError(f"{self.format} has no tensors, but verl, miles and areal have")
+        return File.of(self.body)
+
+    def _batch(self, file: File, tensors: dict[str, Array]) -> Batch[Array]:
+        table = json.loads(file.metadata.get("non_tensor_batch", "{}"))
+        return Batch(tensors, table, json.loads(file.metadata.get("refused", "[]")), file.metadata)
