@@ -47,13 +47,50 @@ def test_a_parameter_has_one_place(do: Either, scripted: Scripted, params: objec
         do(scripted, "generate_batch", ["a"], sampling_params=params, top_p=0.9)
 
 
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("max_new_token", "max_new_tokens"),
+        ("max_token", "max_new_tokens"),
+        ("temprature", "temperature"),
+        ("stop_tokens_ids", "stop_token_ids"),
+    ],
+)
+def test_a_misspelt_sampling_parameter_is_refused(do: Either, scripted: Scripted, name: str, right: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} .* use {right}$"):
+        do(scripted, "generate", "a", **{name: 3})
+    assert not scripted.asked
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [{"top_p": 0.5}, {"max_tokens": 3}]])
+def test_sampling_params_with_a_name_of_another_api_are_refused(do: Either, scripted: Scripted, params: object) -> None:
+    with pytest.raises(ValueError, match="max_tokens is not a sampling parameter of SGLang: use max_new_tokens"):
+        do(scripted, "generate_batch", ["a", "b"], sampling_params=params)
+    assert not scripted.asked
+
+
 @pytest.mark.parametrize("method", ["generate", "generate_batch"])
-def test_an_unknown_member_is_sent_with_a_warning(do: Either, scripted: Scripted, method: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("newer_member", "no member newer_member; it is sent unchanged$"),
+        ("return_logprobs", "no member return_logprobs; it is sent unchanged .did you mean return_logprob"),
+    ],
+)
+def test_an_unknown_member_is_sent_with_a_warning(
+    do: Either, scripted: Scripted, method: str, name: str, warning: str
+) -> None:
     scripted.script(GOOD)
-    with pytest.warns(UserWarning, match="no member max_new_token;") as warned:
-        do(scripted, method, "a", max_new_token=3)
+    with pytest.warns(UserWarning, match=warning) as warned:
+        do(scripted, method, "a", **{name: 3})
     assert len(warned) == 1
-    assert scripted.asked[0].json()["max_new_token"] == 3
+    assert scripted.asked[0].json()[name] == 3
+
+
+def test_an_unknown_sampling_parameter_is_for_the_engine_to_refuse(do: Either, scripted: Scripted) -> None:
+    scripted.script(GOOD)
+    do(scripted, "generate", "a", sampling_params={"max_new_token": 3})
+    assert scripted.asked[0].json()["sampling_params"] == {"max_new_token": 3}
 
 
 def test_each_name_has_one_meaning() -> None:

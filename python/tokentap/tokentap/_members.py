@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -57,18 +58,35 @@ REQUEST = names(
 )
 
 
+# The share of equal characters from which an unknown name is a misspelling.
+LIKENESS = 0.85
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """The name that a misspelling stands for."""
+    found = get_close_matches(name, known, 1, LIKENESS)
+    return ALIASES.get(found[0], found[0]) if found else None
+
+
 def split(params: Any, fields: Mapping[str, object]) -> tuple[Any, dict[str, object]]:
     """Moves sampling parameters among `fields` to those in `params`, and returns both.
 
-    Raises ValueError for a name of another API, and for a parameter that is given twice. Warns of a member that SGLang
-    0.5.23 does not have.
+    Raises ValueError for a name of another API, for a misspelt sampling parameter, and for one that is given twice.
+    Warns of a member that SGLang 0.5.23 does not have. Unknown names in `params` are the engine's to refuse.
     """
-    for name in fields.keys() & ALIASES:
-        raise ValueError(f"{name} is not a member of SGLang's request: use {ALIASES[name]}")
+    for given in params if isinstance(params, list | tuple) else [params]:
+        for name in given if isinstance(given, Mapping) else ():
+            if ALIASES.get(name) in SAMPLING:
+                raise ValueError(f"{name} is not a sampling parameter of SGLang: use {ALIASES[name]}")
     named = {name: value for name, value in fields.items() if name in SAMPLING}
     rest = {name: value for name, value in fields.items() if name not in SAMPLING}
     for name in sorted(rest.keys() - REQUEST):
-        warnings.warn(f"SGLang's request has no member {name}; it is sent unchanged", stacklevel=4)
+        right = meant(name, (*SAMPLING, *ALIASES))
+        if right is not None:
+            raise ValueError(f"{name} is not a member of SGLang's request: use {right}")
+        similar = meant(name, REQUEST)
+        hint = "" if similar is None else f" (did you mean {similar}?)"
+        warnings.warn(f"SGLang's request has no member {name}; it is sent unchanged{hint}", stacklevel=4)
     if not named:
         return params, rest
     if not isinstance(params, Mapping | None):
