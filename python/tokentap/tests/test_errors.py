@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import time
+from email.utils import formatdate
 
 import pytest
 
@@ -17,7 +19,7 @@ from tokentap import (
     Undecodable,
     UnknownSettings,
 )
-from tokentap._errors import ContextLengthExceeded, Throttled, TokentapError
+from tokentap._errors import ContextLengthExceeded, Throttled, TokentapError, of_status
 
 MADE: list[Exception] = [
     TokentapError("a", status=418, body="b"),
@@ -47,3 +49,38 @@ def test_an_error_can_be_pickled(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+def test_the_text_of_an_error_is_short_and_its_body_is_whole() -> None:
+    body = "[" + "299," * 100_000 + "]"
+    error = of_status(400, body)
+    assert error.body == body
+    assert str(error).startswith("HTTP 400: [299,")
+    assert "... and 399,002 more characters" in str(error)
+    assert len(str(error)) < 1200
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "hint"),
+    [
+        (400, "bad", "The body says"),
+        (401, "no", "Give the token"),
+        (403, "no", "Give the token"),
+        (404, '{"error":{"code":"no_such_session","message":"m"}}', "The body says"),
+        (404, '{"detail":"Not Found"}', "no such route"),
+        (500, "?", "its log says why"),
+        (503, "wait", "Wait and retry"),
+    ],
+)
+def test_the_hint_fits_the_status(status: int, body: str, hint: str) -> None:
+    error = of_status(status, body)
+    assert hint in error.hint
+    assert pickle.loads(pickle.dumps(error)).hint == error.hint
+
+
+def test_a_date_in_retry_after_is_converted_to_seconds() -> None:
+    now = time.time()
+    seconds = of_status(503, "wait", formatdate(now + 30, usegmt=True)).retry_after
+    assert seconds is not None
+    assert 20 < seconds <= 30
+    assert of_status(503, "wait", "Thu, 99 Foo").retry_after is None

@@ -116,7 +116,18 @@ def test_a_mistake_is_reported_soon_and_trainers_outlast_a_restart(
     assert sum(pauses) == 60
 
 
-@pytest.mark.parametrize(("value", "pause"), [("7", 7.0), ("1", 1.5), ("3600", 60.0), ("soon", 1.5), ("-3", 1.5)])
+@pytest.mark.parametrize(
+    ("value", "pause"),
+    [
+        ("7", 7.0),
+        ("1", 1.5),
+        ("3600", 60.0),
+        ("soon", 1.5),
+        ("-3", 1.5),
+        ("Wed, 01 Jan 2003 00:00:00 GMT", 1.5),
+        ("Wed, 01 Jan 2200 00:00:00 GMT", 60.0),
+    ],
+)
 def test_retry_after_is_obeyed(do: Either, scripted: Scripted, pauses: list[float], value: str, pause: float) -> None:
     def busy(handler: Handler) -> None:
         handler.send_response(503)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from email.utils import parsedate_to_datetime
+
+# The characters of a reply that the text of an error has. An engine repeats what it refuses, such as 200,000 ids.
+MOST_TEXT = 1000
 
 # Parts of SGLang's message when a prompt is too long; strands-sglang looks for the same.
 CONTEXT_LENGTH = ("exceed", "too long", "maximum length", "context length")
@@ -113,8 +118,31 @@ def of_status(status: int, body: str, retry_after: str | None = None) -> HttpErr
         kind = ContextLengthExceeded
     elif status in (429, 503):
         kind = Throttled
-    error = kind(f"HTTP {status}: {body}", status=status, body=body)
-    # the form with a date is not used by tokentap or SGLang
-    if retry_after is not None and retry_after.strip().isdigit():
-        error.retry_after = float(retry_after)
+    more = len(body) - MOST_TEXT
+    text = body if more <= 0 else f"{body[:MOST_TEXT]}... and {more:,} more characters"
+    error = kind(f"HTTP {status}: {text}", status=status, body=body)
+    if kind is HttpError:
+        error.hint = _hint(error)
+    if retry_after is not None:
+        error.retry_after = _seconds(retry_after.strip())
     return error
+
+
+def _hint(error: HttpError) -> str:
+    if error.status in (401, 403):
+        return "Give the token: token= for the data port, control_token= for the control port."
+    if error.status == 404 and error.code is None:
+        return "The server has no such route. Check that base_url and control_url are those of tokentap's two ports."
+    if error.status is not None and error.status >= 500:
+        return "The server failed: its log says why."
+    return HttpError.hint
+
+
+def _seconds(retry_after: str) -> float | None:
+    """The time in a `Retry-After`, which is a number of seconds or a date."""
+    if retry_after.isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None
