@@ -63,6 +63,8 @@ def test_tags_are_set_by_calls_and_replaced(do: Either, demo: Demo, session: str
     with pytest.raises(HttpError) as raised:
         do(demo, "set_tags", session, {"a b": 1})
     assert (raised.value.status, "at most 32 tags" in str(raised.value)) == (400, True)
+    with pytest.raises(ValueError, match="'step' is None"):
+        do(demo, "set_tags", session, {"task": "c", "step": None})
     do(demo, "freeze", session)
     assert do(demo, "set_tags", session, {"task": "a,b"}) == {"task": "a,b"}
     with pytest.raises(HttpError) as raised:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import pickle
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Demo, Either
 
@@ -77,12 +79,27 @@ def test_a_client_is_copied_with_its_settings(demo: Demo) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_reward_that_is_no_number_is_named(do: Either, demo: Demo, value: float) -> None:
-    with pytest.raises(ValueError, match=f"the reward of 'run-1' is {value}"):
-        do(demo, "reward", "run-1", value)
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        do(demo, "generate", "a", temperature=value)
+@pytest.mark.parametrize(
+    ("reward", "place"),
+    [
+        (float("nan"), "reward is nan"),
+        (float("inf"), "reward is inf"),
+        (np.float32("-inf"), "reward is -inf"),
+        ({"score": [1.0, np.float64("nan")]}, r"reward.score\[1\] is nan"),
+        (np.array([0.5, np.nan]), r"reward\[1\] is nan"),
+    ],
+)
+def test_a_reward_that_is_no_number_is_named(do: Either, demo: Demo, reward: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=f"session 'run-1': {place}, .* finite number"):
+        do(demo, "reward", "run-1", reward)
+
+
+def test_a_number_that_is_not_finite_is_named(do: Either, demo: Demo) -> None:
+    samples = [{"session": "a", "reward": 1.0}, {"session": "b", "reward": np.float32("nan")}]
+    with pytest.raises(ValueError, match=r"groups\[0\].samples\[1\].reward is nan"):
+        do(demo, "advantages", [{"id": "g", "samples": samples}])
+    with pytest.raises(ValueError, match=r"sampling_params.temperature is nan"):
+        do(demo, "generate", "a", temperature=float("nan"))
 
 
 def test_what_trajectories_returns_is_shown(do: Either, demo: Demo, session: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -86,13 +87,30 @@ def target(*parts: str, **query: object) -> str:
 def encoded(body: Mapping[str, object]) -> bytes:
     """A body without the members that are None; arrays and scalars of NumPy or torch are lists and numbers in it.
 
-    It is ASCII, so that it can also hold half of a surrogate pair.
+    It is ASCII, so that it can also hold half of a surrogate pair. Raises ValueError for NaN and infinite numbers.
     """
     present = {name: value for name, value in body.items() if value is not None}
     try:
         return json.dumps(present, separators=(",", ":"), default=plain, allow_nan=False).encode()
     except ValueError as error:
-        raise ValueError(f"a number in the request is NaN or infinite, which JSON does not have: {error}") from error
+        for place, number in numbers(present):
+            if not isfinite(number):
+                raise ValueError(f"{place} is {number}, which JSON does not have: give a finite number") from error
+        raise
+
+
+def numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """The floating-point numbers in a value, each with its place, such as `groups[0].reward`."""
+    if isinstance(value, float):
+        yield place, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from numbers(item, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list | tuple):
+        for at, item in enumerate(value):
+            yield from numbers(item, f"{place}[{at}]")
+    elif value is not None and not isinstance(value, str | int):
+        yield from numbers(plain(value), place)
 
 
 def plain(value: Any) -> Any:

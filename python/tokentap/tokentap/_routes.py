@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any, cast
 from uuid import uuid4
 
@@ -170,14 +169,18 @@ def freeze(name: str) -> Call[int]:
 
 def reward(name: str, value: float | Mapping[str, object], leaf: int | None, turn: int | None) -> Call[bool]:
     """`POST /v1/sessions/{id}/reward`; returns whether an exported path ends in that leaf, or the turn is trainable."""
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"the reward of {name!r} is {value}: a reward is a finite number or an object")
-    body = encoded({"reward": value, "leaf": leaf, "turn": turn})
+    try:
+        body = encoded({"reward": value, "leaf": leaf, "turn": turn})
+    except ValueError as error:
+        raise ValueError(f"session {name!r}: {error}") from error
     return Call("POST", target("v1", "sessions", name, "reward"), lambda reply: bool(reply.json()["applies"]), body)
 
 
 def set_tags(name: str, tags: Mapping[str, Tag]) -> Call[dict[str, str]]:
     """`PUT /v1/sessions/{id}/tags`; returns the tags as text."""
+    for tag, value in tags.items():
+        if value is None:
+            raise ValueError(f"the tag {tag!r} is None: leave it out to remove it")
     where = target("v1", "sessions", name, "tags")
     return Call("PUT", where, lambda reply: dict(reply.json()["tags"]), encoded(tags))
 
