@@ -114,5 +114,19 @@ def test_what_trajectories_returns_is_shown(do: Either, demo: Demo, session: str
         plot.histogram(reply)
 
 
+@pytest.mark.parametrize("function", ["show", "tokens", "curve", "histogram", "split"])
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("run-1", "str"),
+        ({"session": "run-1", "list": []}, "an object with session, list"),
+        (object(), "object"),
+    ],
+)
+def test_what_is_not_a_path_is_named(demo: Demo, function: str, value: Any, what: str) -> None:
+    with Client(demo.data, demo.control) as client, pytest.raises(ValueError, match=f"^{what} is not a path: give"):
+        getattr(notebook, function)(value, *([client] if function != "histogram" else []))
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     assert tokentap.__version__ == "unknown" or tokentap.__version__[0].isdigit()

@@ -50,8 +50,7 @@ class Entropies:
 
         Raises ValueError if it is not a path, or if its lists differ in length.
         """
-        if "token_ids" not in path:
-            raise ValueError("not a path: give one of the trajectories, such as reply['trajectories'][0]")
+        check(path)
         count = len(path["token_ids"])
         nats = _column(path, "entropy", count)
         intervals = {name: _column(path, name, count) for name in ("lower", "upper")}
@@ -221,7 +220,17 @@ def several(paths: Path | Iterable[Path]) -> list[Path]:
     if isinstance(paths, Mapping):
         one = cast("Mapping[str, Any]", paths)
         return list(one["trajectories"]) if "trajectories" in one else [one]
-    return list(paths)
+    return list(paths) if isinstance(paths, Iterable) else [paths]
+
+
+def check(path: object) -> None:
+    """Raises ValueError for what is not a path."""
+    if isinstance(path, Mapping) and "token_ids" in path:
+        return
+    what = type(path).__name__
+    if isinstance(path, Mapping):
+        what = f"an object with {', '.join(map(str, path))[:60]}"
+    raise ValueError(f"{what} is not a path: give one of client.trajectories(session)['trajectories']")
 
 
 def has_no_thinking(path: Path) -> bool:
@@ -232,7 +241,12 @@ def has_no_thinking(path: Path) -> bool:
 def think_ids(
     paths: Sequence[Path], client: Client | None = None, think: ThinkIds | Mapping[str, int] | None = None
 ) -> ThinkIds | None:
-    """The ids of the think tokens: `think`, those that a path names, or those that tokentap uses. None if unknown."""
+    """The ids of the think tokens: `think`, those that a path names, or those that tokentap uses. None if unknown.
+
+    Raises ValueError if one is not a path.
+    """
+    for path in paths:
+        check(path)
     named = [think, *(path.get("think") for path in paths)]
     for ids in named:
         if isinstance(ids, Mapping):
