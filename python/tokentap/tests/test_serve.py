@@ -62,8 +62,10 @@ def test_the_demo_serves_on_free_ports_until_the_block_ends() -> None:
         assert len(made.entropy) == len(made.output_ids) == 4
         assert [one["session"] for one in server.client.sessions()] == ["a"]
         assert is_running(pid)
+        assert repr(server) == f"<Server of `tokentap demo`: {server.url}, {server.control_url}>"
     assert not is_running(pid)
     assert server.pid is None
+    assert repr(server) == "<Server of `tokentap demo`: not running>"
     for name in ("url", "control_url", "client"):
         with pytest.raises(RuntimeError, match="not running"):
             getattr(server, name)

@@ -53,11 +53,26 @@ def test_none_stands_for_all_sessions(do: Either, demo: Demo, session: str) -> N
 
 
 def test_texts_of_values_are_short(do: Either, demo: Demo, session: str) -> None:
-    made = do(demo, "generate", input_ids=[299, 467], session=session, max_new_tokens=4)
+    request = {"input_ids": [299, 467], "max_new_tokens": 500, "ignore_eos": True}
+    made = do(demo, "generate", **request, session=session, return_logprob=True, top_k=8, return_sampling_mask=True)
     samples = do(demo, "samples", [session])
-    for value in (made, samples, samples.numpy(), Client("http://host:1", token="secret")):
+    (row,) = do(demo, "samples", [session], "jsonl").json()
+    delta = do(demo, "stream", **request)[-1]
+    (column,) = tokentap.columns(row)
+    image = tokentap.Image(bytes(10_000))
+    for value in (made, samples, samples.numpy(), delta, column, image, Client("http://host:1", token="secret")):
         assert len(repr(value)) < 700, value
     assert "secret" not in repr(Client("http://host:1", token="secret"))
+    ids = ", ".join(map(str, made.output_ids[:4]))
+    assert f"output_ids=[{ids}, ...]" in repr(made)
+    assert "rollout_entropy [1, 500]" in repr(samples.numpy())
+    assert repr(image) == "Image(application/octet-stream, 10,000 bytes)"
+
+
+def test_the_text_of_a_batch_of_many_tensors_is_short() -> None:
+    batch = tokentap.Batch({f"tokens.{row}": np.zeros(9) for row in range(5000)}, {}, [{}] * 3, {"a": "b" * 5000})
+    assert repr(batch).endswith("tokens.15 [9], 4,984 more tensors, 3 refused)")
+    assert len(repr(batch)) < 700
 
 
 def test_a_client_is_copied_with_its_settings(demo: Demo) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ._brief import Brief
 from ._safetensors import NUMPY, SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Column:
+@dataclass(frozen=True, repr=False)
+class Column(Brief):
     """One value, or several, for each of some tokens of a row."""
 
     name: str
@@ -26,7 +27,7 @@ class Column:
     # The dimensions of the values of a token; None if each token has another number of values.
     shape: tuple[int, ...] | None
     # The values, little-endian, token after token; without a shape after the number of values of each token, as uint32.
-    data: bytes
+    data: bytes = field(repr=False)
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Column:

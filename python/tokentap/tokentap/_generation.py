@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._brief import Brief
+
 # One number for each sampled token; None for a token without one.
 Numbers = list[float | None]
 
 
-@dataclass(frozen=True)
-class Generation:
+@dataclass(frozen=True, repr=False)
+class Generation(Brief):
     """One sampled sequence.
 
     `output_ids` are the ids of the logprobs if the reply has logprobs, because the list of sglang-jax omits the stop

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from ._safetensors import File
@@ -39,6 +40,10 @@ Format = Literal[
 ]
 
 
+# The tensors that the text of a batch has: `miles` has one for each row and name.
+MOST_NAMES = 16
+
+
 class SampleOptions(TypedDict, total=False):
     """The options of an export. One that the format would ignore is refused."""
 
@@ -57,7 +62,7 @@ class SampleOptions(TypedDict, total=False):
     advantages: Mapping[str, object] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch(Generic[Array]):
     """The rows of a format of tensors.
 
@@ -68,10 +73,16 @@ class Batch(Generic[Array]):
     reason.
     """
 
-    tensors: dict[str, Array] = field(repr=False)
-    non_tensor_batch: dict[str, list[Any]] = field(repr=False)
+    tensors: dict[str, Array]
+    non_tensor_batch: dict[str, list[Any]]
     refused: list[dict[str, Any]]
     metadata: dict[str, str]
+
+    def __repr__(self) -> str:
+        first: list[tuple[str, Any]] = list(islice(self.tensors.items(), MOST_NAMES))
+        shapes = [f"{name} {list(tensor.shape)}" for name, tensor in first]
+        more = [] if len(self.tensors) <= MOST_NAMES else [f"{len(self.tensors) - MOST_NAMES:,} more tensors"]
+        return f"Batch({', '.join([*shapes, *more, f'{len(self.refused):,} refused'])})"
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,10 @@ class Server:
         self._client: Client | None = None
         self._async_client: AsyncClient | None = None
 
+    def __repr__(self) -> str:
+        where = f"{self._urls['data']}, {self._urls['control']}" if self._urls else "not running"
+        return f"<Server of `tokentap {self._command}`: {where}>"
+
     @property
     def url(self) -> str:
         """The URL of the data port, such as `http://127.0.0.1:41234`, without a trailing slash."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._brief import Brief
 from ._errors import Interrupted, Undecodable, of_status
 from ._generation import Aligned, Numbers, finish_reason
 
 
-@dataclass(frozen=True)
-class Delta:
+@dataclass(frozen=True, repr=False)
+class Delta(Brief):
     """The new part of an event, for the sequence `index` of the request (0 for a single one).
 
     The lists have one entry for each new token. A list is None if the stream does not have it, or if its length is not
@@ -28,8 +29,8 @@ class Delta:
     upper: Numbers | None
     logprobs: Numbers | None
     finish_reason: str | None
-    meta_info: dict[str, Any]
-    raw: dict[str, Any]
+    meta_info: dict[str, Any] = field(repr=False)
+    raw: dict[str, Any] = field(repr=False)
     # Why numbers of the event are None here; None if none were dropped.
     reason: str | None = None
 

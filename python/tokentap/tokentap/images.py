@@ -49,11 +49,14 @@ class UnknownSettings(UserWarning):
     in their place, so the pixel values may be others. `SpanMismatch` finds other sizes, but no other normalisation."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Image:
     """A picture, as the engine received it."""
 
     data: bytes = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Image({self.media_type}, {len(self.data):,} bytes)"
 
     @property
     def sha256(self) -> str:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from strands_sglang import SGLangClient
 from strands_sglang.rollout import Rollout
 
+from ._brief import Brief
 from ._client import Client
 from ._generation import Numbers
 from ._routes import session_name
@@ -41,8 +42,8 @@ class SessionClient(SGLangClient):
         return reply
 
 
-@dataclass(frozen=True)
-class Episode:
+@dataclass(frozen=True, repr=False)
+class Episode(Brief):
     """A path of a session: strands-sglang's `Rollout` and its entropies.
 
     `entropy` has one entry for each of `rollout.token_ids`, in nats: None where the loss mask is 0 and for a
