@@ -89,7 +89,7 @@ def test_tensor_formats_are_parsed(do: Either, demo: Demo, session: str, format:
     name = "tokens.0" if format == "miles" else "input_ids"
     ids = np.atleast_2d(tensors[name])[0].tolist()
     assert ids[: len(paths[0]["token_ids"])] == paths[0]["token_ids"]
-    with pytest.raises(ValueError, match="not JSON"):
+    with pytest.raises(ValueError, match="no JSON"):
         samples.json()
 
 

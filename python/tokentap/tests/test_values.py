@@ -39,10 +39,23 @@ def test_rows_are_a_table(do: Either, demo: Demo, session: str, format: str, kin
     assert row["logprobs"][:2] == [None, None], "the row begins with a prompt"
 
 
-def test_a_format_without_columns_is_no_table(do: Either, demo: Demo, session: str) -> None:
+@pytest.mark.parametrize(
+    ("format", "method", "refusal"),
+    [
+        ("verl", "pandas", r"verl has no columns: use numpy\(\) or torch\(\)"),
+        ("verl", "json", r"verl has no JSON: use numpy\(\) or torch\(\)"),
+        ("slime", "numpy", r"slime has no tensors: use json\(\)"),
+        ("jsonl", "numpy", r"jsonl has no tensors: use json\(\), arrow\(\)"),
+        ("arrow", "json", r"arrow has no JSON: use arrow\(\), pandas\(\)"),
+        ("parquet", "json", r"parquet has no JSON: use arrow\(\), pandas\(\)"),
+    ],
+)
+def test_a_refused_reader_names_the_right_one(
+    do: Either, demo: Demo, session: str, format: str, method: str, refusal: str
+) -> None:
     recorded(do, demo, session)
-    with pytest.raises(ValueError, match="verl has no columns"):
-        do(demo, "samples", [session]).arrow()
+    with pytest.raises(ValueError, match=refusal):
+        getattr(do(demo, "samples", [session], format), method)()
 
 
 def test_none_stands_for_all_sessions(do: Either, demo: Demo, session: str) -> None:

@@ -25,7 +25,8 @@ from ._errors import (
     Undecodable,
 )
 from ._generation import Generation
-from ._samples import Batch, Format, SampleOptions, Samples
+from ._options import AdvantageOptions, Format, SampleOptions, TeacherOptions
+from ._samples import Batch, Samples
 from ._server import Server, demo, serve
 from ._stream import Delta
 from .images import Image, SpanMismatch, UnknownSettings
@@ -51,6 +52,7 @@ except PackageNotFoundError:
     __version__ = "unknown"
 
 __all__ = [
+    "AdvantageOptions",
     "AsyncClient",
     "Batch",
     "BinaryNotFound",
@@ -69,6 +71,7 @@ __all__ = [
     "Server",
     "SpanMismatch",
     "StartFailed",
+    "TeacherOptions",
     "Throttled",
     "TokentapError",
     "Undecodable",

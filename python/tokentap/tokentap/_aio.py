@@ -15,9 +15,10 @@ from ._call import Call
 from ._copies import CopyableClient
 from ._errors import TokentapError
 from ._generation import Generation
+from ._options import AdvantageOptions, Estimator, Format, PauseMode, SampleOptions, TeacherOptions
 from ._retry import FEW, Retry, of_control
 from ._routes import Ids, Json, Tag, Texts
-from ._samples import Format, SampleOptions, Samples
+from ._samples import Samples
 from ._stream import Decoder, Delta, Deltas
 from ._timeouts import Timeouts
 from .images import Image
@@ -245,12 +246,14 @@ class AsyncClient(CopyableClient):
         return await self._send(routes.samples(sessions, format, options))
 
     async def advantages(
-        self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object
+        self, groups: Sequence[Mapping[str, object]], estimator: Estimator = "grpo", **options: Unpack[AdvantageOptions]
     ) -> Json:
         """See `Client.advantages`."""
         return await self._send(routes.advantages(groups, estimator, options))
 
-    async def teacher_scores(self, teacher: str, sessions: Sequence[str] = (), **options: object) -> Json:
+    async def teacher_scores(
+        self, teacher: str, sessions: Sequence[str] = (), **options: Unpack[TeacherOptions]
+    ) -> Json:
         """See `Client.teacher_scores`."""
         return await self._send(routes.teacher_scores(teacher, sessions, options))
 
@@ -327,7 +330,7 @@ class AsyncClient(CopyableClient):
             )
         )
 
-    async def pause_generation(self, mode: str = "abort") -> Json:
+    async def pause_generation(self, mode: PauseMode = "abort") -> Json:
         """See `Client.pause_generation`."""
         return await self._send(routes.engine("pause_generation", {"mode": mode}, of_control))
 

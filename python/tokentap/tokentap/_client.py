@@ -14,9 +14,10 @@ from ._call import Call, Reply
 from ._copies import CopyableClient
 from ._errors import TokentapError
 from ._generation import Generation
+from ._options import AdvantageOptions, Estimator, Format, PauseMode, SampleOptions, TeacherOptions
 from ._retry import FEW, Retry, of_control
 from ._routes import Ids, Json, Tag, Texts
-from ._samples import Format, SampleOptions, Samples
+from ._samples import Samples
 from ._stream import Decoder, Delta, Deltas
 from ._timeouts import Timeouts
 from ._transport import Connections
@@ -274,14 +275,16 @@ class Client(CopyableClient):
             sessions = [session["session"] for session in self.sessions()]
         return self._send(routes.samples(sessions, format, options))
 
-    def advantages(self, groups: Sequence[Mapping[str, object]], estimator: str = "grpo", **options: object) -> Json:
+    def advantages(
+        self, groups: Sequence[Mapping[str, object]], estimator: Estimator = "grpo", **options: Unpack[AdvantageOptions]
+    ) -> Json:
         """Advantages of `groups`, each `{"id", "samples": [{"session", "leaf"?, "reward"?}]}`, by default with the
         stored rewards; `options` are `lambda_`, `alpha`, `entropy_over` ("thinking" or "response"), `normalize_std`,
         `rewards` ("path" or "turns"), `discount`, `teacher`, `think_start`, `think_end`, `version`, `classes`,
         `train_resumed` and `high_entropy_threshold`."""
         return self._send(routes.advantages(groups, estimator, options))
 
-    def teacher_scores(self, teacher: str, sessions: Sequence[str] = (), **options: object) -> Json:
+    def teacher_scores(self, teacher: str, sessions: Sequence[str] = (), **options: Unpack[TeacherOptions]) -> Json:
         """Has a teacher score sessions, and returns the `mismatch` of both policies in all and in each of `rows`.
 
         `teacher` is a name of `--teacher`, "self" for the upstream, or the URL of an engine on a host of
@@ -377,7 +380,7 @@ class Client(CopyableClient):
             )
         )
 
-    def pause_generation(self, mode: str = "abort") -> Json:
+    def pause_generation(self, mode: PauseMode = "abort") -> Json:
         """Pauses the engine; `abort` ends running requests, `retract` queues them again, `in_place` holds them."""
         return self._send(routes.engine("pause_generation", {"mode": mode}, of_control))
 

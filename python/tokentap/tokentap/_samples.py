@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._safetensors import File
 
@@ -20,46 +19,17 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array")
 
-Format = Literal[
-    "verl",
-    "miles",
-    "areal",
-    "slime",
-    "tunix",
-    "strands",
-    "rllm",
-    "skyrl",
-    "nemo-rl",
-    "prime-rl",
-    "trl",
-    "tinker",
-    "jsonl",
-    "arrow",
-    "parquet",
-    "images",
-]
-
+# The methods that parse a body of this type.
+READERS = {
+    "application/octet-stream": "numpy() or torch()",
+    "application/json": "json()",
+    "application/x-ndjson": "json(), arrow(), pandas() or polars()",
+    "application/vnd.apache.arrow.stream": "arrow(), pandas() or polars()",
+    "application/vnd.apache.parquet": "arrow(), pandas() or polars()",
+}
 
 # The tensors that the text of a batch has: `miles` has one for each row and name.
 MOST_NAMES = 16
-
-
-class SampleOptions(TypedDict, total=False):
-    """The options of an export. One that the format would ignore is refused."""
-
-    version: int | None
-    pad_token_id: int | None
-    max_prompt_length: int | None
-    max_response_length: int | None
-    include_branches: bool | None
-    entropies: bool | None
-    text: bool | None
-    images: Literal["refs", "embed"] | None
-    classes: Sequence[str] | None
-    exclude: Sequence[str] | None
-    train_resumed: bool | None
-    scores: object
-    advantages: Mapping[str, object] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +73,7 @@ class Samples:
         if self.content_type == "application/x-ndjson":
             return [json.loads(line) for line in self.body.splitlines()]
         if self.content_type != "application/json":
-            raise ValueError(f"{self.format} is not JSON; use numpy(), torch() or body")
+            raise self._refusal("no JSON")
         return json.loads(self.body)
 
     def numpy(self) -> Batch[NDArray[Any]]:
@@ -131,7 +101,7 @@ class Samples:
 
             # pyarrow.json leaves out the nulls at the start of a list, so that logprobs belong to other tokens
             return pyarrow.Table.from_pylist(self.json())
-        raise ValueError(f"{self.format} has no columns, but jsonl, arrow, parquet and images have")
+        raise self._refusal("no columns")
 
     def pandas(self) -> pandas.DataFrame:
         """The same as a pandas table; needs pyarrow and pandas."""
@@ -146,9 +116,12 @@ class Samples:
             return polars.from_dicts(self.json(), infer_schema_length=None)
         return polars.from_arrow(self.arrow())
 
+    def _refusal(self, lacks: str) -> ValueError:
+        return ValueError(f"{self.format} has {lacks}: use {READERS.get(self.content_type, 'body')}")
+
     def _file(self) -> File:
         if self.content_type != "application/octet-stream":
-            raise ValueError(f"{self.format} has no tensors, but verl, miles and areal have")
+            raise self._refusal("no tensors")
         return File.of(self.body)
 
     def _batch(self, file: File, tensors: dict[str, Array]) -> Batch[Array]:
