@@ -107,6 +107,25 @@ def test_a_client_is_copied_with_its_settings(demo: Demo) -> None:
     asyncio.run(run())
 
 
+def test_an_async_client_names_the_reason_in_another_loop(demo: Demo) -> None:
+    client = AsyncClient(demo.data, demo.control)
+
+    async def use_and_close() -> None:
+        assert "epoch" in await client.policy()
+        await client.close()
+
+    asyncio.run(use_and_close())
+    asyncio.run(use_and_close())
+
+    async def use() -> None:
+        await client.policy()
+        with pytest.raises(RuntimeError, match="belongs to one event loop: make one in each loop"):
+            await asyncio.to_thread(asyncio.run, client.policy())
+        await client.close()
+
+    asyncio.run(use())
+
+
 @pytest.mark.parametrize(
     ("reward", "place"),
     [

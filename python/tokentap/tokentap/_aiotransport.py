@@ -21,12 +21,13 @@ PIECE = 1 << 16
 
 
 class AsyncConnections:
-    """Connections to an address; they belong to the event loop of the first request."""
+    """Connections to an address; they belong to the event loop of the first request, until they are closed."""
 
     def __init__(self, address: Address, timeouts: Timeouts) -> None:
         self._base = address.base
         self._timeouts = timeouts
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def close(self) -> None:
         """Closes the connections; a later request opens new ones."""
@@ -55,9 +56,13 @@ class AsyncConnections:
             yield AsyncExchange(response)
 
     def _opened(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is not None and self._loop is not loop:
+            raise RuntimeError("an AsyncClient belongs to one event loop: make one in each loop, with `async with`")
         if self._session is None:
             import aiohttp
 
+            self._loop = loop
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=self._timeouts.total, sock_connect=self._timeouts.connect),
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS),
