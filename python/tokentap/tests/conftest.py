@@ -63,7 +63,7 @@ class Either:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def __call__(self, where: Demo | Scripted, method: str, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, where: Demo | Scripted, method: str, /, *args: Any, **kwargs: Any) -> Any:
         options = {name[1:]: kwargs.pop(name) for name in list(kwargs) if name.startswith("_")}
         options = {"retries": 0, "pause": 0.0, **options}
         if self.kind == "blocking":

@@ -26,6 +26,42 @@ def test_sessions_are_listed_page_by_page(do: Either, demo: Demo, session: str) 
     assert following["session"] != page["sessions"][0]["session"]
 
 
+def test_sessions_are_selected_and_sorted(do: Either, demo: Demo, session: str) -> None:
+    for at in range(3):
+        name, tags = f"{session}-{at}", {"step": at, "run": session}
+        do(demo, "generate", "a", session=name, tags=tags, sampling_params=SAMPLING)
+        do(demo, "reward", name, at / 2)
+    found = do(demo, "sessions", where=f"run={session},reward<0.8", sort="-reward")
+    assert [one["session"] for one in found] == [f"{session}-1", f"{session}-0"]
+    page = do(demo, "sessions_page", limit=1, where=f"run={session}", sort="reward")
+    assert (page["matched"], page["sessions"][0]["session"]) == (3, f"{session}-0")
+    following = do(demo, "sessions_page", page["next"], 1, where=f"run={session}", sort="reward")["sessions"]
+    assert [one["session"] for one in following] == [f"{session}-1"]
+    rows = do(demo, "steps", where=f"run={session}")
+    assert [(row["step"], row["sessions"], row["reward"]["mean"]) for row in rows] == [
+        ("0", 1, 0),
+        ("1", 1, 0.5),
+        ("2", 1, 1),
+    ]
+    assert [row["step"] for row in do(demo, "steps", "run", where=f"run={session}")] == [session]
+    assert [row["step"] for row in do(demo, "steps", limit=1, where=f"run={session}")] == ["2"]
+    with pytest.raises(HttpError, match="where"):
+        do(demo, "sessions", where="reward~1")
+
+
+def test_texts_are_searched_on_all_pages(do: Either, demo: Demo, session: str) -> None:
+    # more matches than a page has
+    for at in range(120):
+        name = f"{session}-{at}"
+        do(demo, "generate", "The lamp", session=name, tags={"run": session}, sampling_params={"max_new_tokens": 1})
+    found = do(demo, "search", "LAMP", where=f"run={session}")
+    assert [one["session"] for one in found] == [f"{session}-{at}" for at in reversed(range(120))]
+    assert {(one["match"], one["kind"], one["turn"]) for one in found} == {("lamp", "prompt", 0)}
+    assert do(demo, "search", "LAMP", where=f"run={session}", case=True) == []
+    assert len(do(demo, "search", "l.mp", where=f"run={session}", regex=True)) == 120
+    assert do(demo, "search", "l.mp", where=f"run={session}") == []
+
+
 def test_a_deleted_session_is_unknown(do: Either, demo: Demo, session: str) -> None:
     do(demo, "generate", "a", session=session, sampling_params=SAMPLING)
     assert do(demo, "delete", session) is None

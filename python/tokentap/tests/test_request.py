@@ -40,6 +40,18 @@ def test_ids_of_several_prompts(do: Either, scripted: Scripted, ids: Any) -> Non
         do(scripted, "generate", input_ids=ids)
 
 
+def test_ids_are_searched_in_the_form_of_the_route(do: Either, scripted: Scripted) -> None:
+    scripted.script(reply(200, '{"matches":[{"turn":0}],"next":null}'))
+    assert do(scripted, "search", np.array([299, 467]), case=True) == [{"turn": 0}]
+    assert scripted.asked[0].path == "/v1/search?q=299%2C467&case=true"
+
+
+def test_an_empty_batch_is_refused(do: Either, scripted: Scripted) -> None:
+    with pytest.raises(ValueError, match="at least one prompt"):
+        do(scripted, "generate_batch", [])
+    assert not scripted.asked
+
+
 @pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5), np.array(0.5)])
 def test_a_reward_may_be_a_scalar_of_numpy(do: Either, demo: Demo, session: str, value: Any) -> None:
     do(demo, "generate", "a", session=session, sampling_params={"max_new_tokens": 1})

@@ -176,12 +176,12 @@ class AsyncClient(CopyableClient):
         )
         return self._deltas(call)
 
-    async def sessions(self) -> AsyncIterator[Json]:
+    async def sessions(self, *, where: str | None = None, sort: str | None = None) -> AsyncIterator[Json]:
         """See `Client.sessions`."""
         after: str | None = None
         seen: set[str] = set()
         while True:
-            page = await self.sessions_page(after)
+            page = await self.sessions_page(after, where=where, sort=sort)
             for session in page["sessions"]:
                 if session["session"] not in seen:
                     seen.add(session["session"])
@@ -190,9 +190,28 @@ class AsyncClient(CopyableClient):
             if after is None:
                 return
 
-    async def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
+    async def sessions_page(
+        self, after: str | None = None, limit: int | None = None, *, where: str | None = None, sort: str | None = None
+    ) -> Json:
         """See `Client.sessions_page`."""
-        return await self._send(routes.page(after, limit))
+        return await self._send(routes.page(after, limit, where, sort))
+
+    async def steps(self, by: str = "step", *, where: str | None = None, limit: int | None = None) -> list[Json]:
+        """See `Client.steps`."""
+        return await self._send(routes.steps(by, where, limit))
+
+    async def search(
+        self, text: str | Sequence[int], *, where: str | None = None, regex: bool = False, case: bool = False
+    ) -> AsyncIterator[Json]:
+        """See `Client.search`."""
+        after: str | None = None
+        while True:
+            page = await self._send(routes.search(text, where, regex, case, after))
+            for match in page["matches"]:
+                yield match
+            after = page["next"]
+            if after is None:
+                return
 
     async def session(self, name: str, version: int | None = None) -> Json:
         """See `Client.session`."""

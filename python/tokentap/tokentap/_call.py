@@ -80,7 +80,9 @@ class Call(Generic[T]):
 def target(*parts: str, **query: object) -> str:
     """A path of these parts, percent-encoded, and a query of the arguments that are not None."""
     path = "".join(f"/{quote(part, safe='')}" for part in parts)
-    present = {name: value for name, value in query.items() if value is not None}
+    texts = {True: "true", False: "false"}
+    present = {name: texts[value] if isinstance(value, bool) else value for name, value in query.items()}
+    present = {name: value for name, value in present.items() if value is not None}
     return f"{path}?{urlencode(present)}" if present else path
 
 

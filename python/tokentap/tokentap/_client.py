@@ -188,15 +188,17 @@ class Client(CopyableClient):
         )
         return self._deltas(call)
 
-    def sessions(self) -> Iterator[Json]:
+    def sessions(self, *, where: str | None = None, sort: str | None = None) -> Iterator[Json]:
         """A summary of each session, in the order of creation; shared sessions are in the order of their last append.
 
-        A session that another tokentap has and this one has not read has the members `session` and `used_ms` only.
+        `where` selects sessions by conditions, such as `reward<0.5,step=17`, and `sort` orders them by a member or a
+        tag, such as `-reward`. With one of them the list has the sessions in the memory of this tokentap. Without, a
+        session that another tokentap has and this one has not read has the members `session` and `used_ms` only.
         """
         after: str | None = None
         seen: set[str] = set()  # a shared session that is used meanwhile is listed again
         while True:
-            page = self.sessions_page(after)
+            page = self.sessions_page(after, where=where, sort=sort)
             for session in page["sessions"]:
                 if session["session"] not in seen:
                     seen.add(session["session"])
@@ -205,9 +207,34 @@ class Client(CopyableClient):
             if after is None:
                 return
 
-    def sessions_page(self, after: str | None = None, limit: int | None = None) -> Json:
-        """One page: `sessions`, the `next` page or None, and the names of `evicted` sessions."""
-        return self._send(routes.page(after, limit))
+    def sessions_page(
+        self, after: str | None = None, limit: int | None = None, *, where: str | None = None, sort: str | None = None
+    ) -> Json:
+        """One page: `sessions`, the `next` page or None, and the names of `evicted` sessions.
+
+        With `where` or `sort`, `matched` is the number of sessions on all pages, in place of `evicted`.
+        """
+        return self._send(routes.page(after, limit, where, sort))
+
+    def steps(self, by: str = "step", *, where: str | None = None, limit: int | None = None) -> list[Json]:
+        """The sums of the sessions in memory for each value of the tag `by`, or for each policy with `by="policy"`."""
+        return self._send(routes.steps(by, where, limit))
+
+    def search(
+        self, text: str | Sequence[int], *, where: str | None = None, regex: bool = False, case: bool = False
+    ) -> Iterator[Json]:
+        """Yields the matches of a text in the sessions in memory, the latest first; token ids without a tokenizer.
+
+        Upper and lower case are the same without `case`. A match has the `session`, the `turn`, the `kind` ("prompt" or
+        "response") and the text `before` and `after` it.
+        """
+        after: str | None = None
+        while True:
+            page = self._send(routes.search(text, where, regex, case, after))
+            yield from page["matches"]
+            after = page["next"]
+            if after is None:
+                return
 
     def session(self, name: str, version: int | None = None) -> Json:
         """The summary of a session and the `list` of its turns."""

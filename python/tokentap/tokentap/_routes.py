@@ -52,6 +52,8 @@ def is_single(text: Texts | None, input_ids: Ids | None, sampling_params: Any) -
     """Whether the reply is one sequence instead of a list."""
     if (text is None) == (input_ids is None):
         raise ValueError("give either text or input_ids")
+    if text is not None and not isinstance(text, str) and len(text) == 0:
+        raise ValueError("a batch has at least one prompt")
     several = sampling_params if isinstance(sampling_params, Mapping) else {}
     batch = not isinstance(text, str) if text is not None else is_nested(input_ids)
     return not batch and (several.get("n") or 1) == 1
@@ -107,9 +109,23 @@ def generate(
     return Call("POST", path, read_all, body, headers, control=False, again=of_generation)
 
 
-def page(after: str | None, limit: int | None) -> Call[Json]:
+def page(after: str | None, limit: int | None, where: str | None, sort: str | None) -> Call[Json]:
     """`GET /v1/sessions`."""
-    return Call("GET", target("v1", "sessions", after=after, limit=limit), Reply.json)
+    return Call("GET", target("v1", "sessions", after=after, limit=limit, where=where, sort=sort), Reply.json)
+
+
+def steps(by: str, where: str | None, limit: int | None) -> Call[list[Json]]:
+    """`GET /v1/steps`."""
+    return Call(
+        "GET", target("v1", "steps", by=by, where=where, limit=limit), lambda reply: list(reply.json()["steps"])
+    )
+
+
+def search(text: str | Sequence[int], where: str | None, regex: bool, case: bool, after: str | None) -> Call[Json]:
+    """`GET /v1/search`: a page of matches."""
+    q = text if isinstance(text, str) else ",".join(str(token) for token in text)
+    query = {"q": q, "where": where, "regex": regex or None, "case": case or None, "after": after}
+    return Call("GET", target("v1", "search", **query), Reply.json)
 
 
 def session(name: str, version: int | None) -> Call[Json]:
