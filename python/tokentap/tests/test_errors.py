@@ -61,13 +61,37 @@ def test_the_text_of_an_error_is_short_and_its_body_is_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            '{"error":{"code":"no_such_session","message":"there is no session"}}',
+            "there is no session [no_such_session]",
+        ),
+        ('{"error":{"message":"top_p must be in (0, 1]"}}', "top_p must be in (0, 1]"),
+        ('{"object":"error","message":"1 validation error","code":400}', "1 validation error"),
+        ('{"error":"unknown field"}', "unknown field"),
+        ('{"detail":"Not Found"}', '{"detail":"Not Found"}'),
+        ('{"error":{"message":5}}', '{"error":{"message":5}}'),
+        ('{"error":null}', '{"error":null}'),
+        ("[1]", "[1]"),
+        ("<html>", "<html>"),
+    ],
+)
+def test_the_text_of_an_error_is_the_message_of_the_body(body: str, text: str) -> None:
+    error = of_status(400, body)
+    assert str(error) == f"HTTP 400: {text} ({error.hint})"
+    assert error.body == body
+
+
+@pytest.mark.parametrize(
     ("status", "body", "hint"),
     [
-        (400, "bad", "The body says"),
+        (400, "bad", "Change the request"),
         (401, "no", "Give the token"),
         (403, "no", "Give the token"),
-        (404, '{"error":{"code":"no_such_session","message":"m"}}', "The body says"),
+        (404, '{"error":{"code":"no_such_session","message":"m"}}', "Change the request"),
         (404, '{"detail":"Not Found"}', "no such route"),
+        (408, "?", "its log says why"),
         (500, "?", "its log says why"),
         (503, "wait", "Wait and retry"),
     ],

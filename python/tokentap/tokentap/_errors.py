@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 
 # The characters of a reply that the text of an error has. An engine repeats what it refuses, such as 200,000 ids.
@@ -36,7 +37,7 @@ class HttpError(TokentapError):
     `retry_after` is the number of seconds of its header `Retry-After`, None without one.
     """
 
-    hint = "The body says what is wrong with the request."
+    hint = "Change the request: a retry gets the same reply."
     retry_after: float | None = None
 
     @property
@@ -118,9 +119,7 @@ def of_status(status: int, body: str, retry_after: str | None = None) -> HttpErr
         kind = ContextLengthExceeded
     elif status in (429, 503):
         kind = Throttled
-    more = len(body) - MOST_TEXT
-    text = body if more <= 0 else f"{body[:MOST_TEXT]}... and {more:,} more characters"
-    error = kind(f"HTTP {status}: {text}", status=status, body=body)
+    error = kind(f"HTTP {status}: {_text(body)}", status=status, body=body)
     if kind is HttpError:
         error.hint = _hint(error)
     if retry_after is not None:
@@ -128,12 +127,25 @@ def of_status(status: int, body: str, retry_after: str | None = None) -> HttpErr
     return error
 
 
+def _text(body: str) -> str:
+    """The message in a body of tokentap or SGLang, with tokentap's code; the body if it has none. It is bounded."""
+    text = body
+    with suppress(ValueError, AttributeError):
+        reply = json.loads(body)
+        error = reply.get("error", reply)
+        message, code = (error, None) if isinstance(error, str) else (error.get("message"), error.get("code"))
+        if message and isinstance(message, str):
+            text = f"{message} [{code}]" if isinstance(code, str) else message
+    more = len(text) - MOST_TEXT
+    return text if more <= 0 else f"{text[:MOST_TEXT]}... and {more:,} more characters"
+
+
 def _hint(error: HttpError) -> str:
     if error.status in (401, 403):
         return "Give the token: token= for the data port, control_token= for the control port."
     if error.status == 404 and error.code is None:
         return "The server has no such route. Check that base_url and control_url are those of tokentap's two ports."
-    if error.status is not None and error.status >= 500:
+    if error.status is not None and (error.status == 408 or error.status >= 500):
         return "The server failed: its log says why."
     return HttpError.hint
 
