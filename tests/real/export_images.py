@@ -91,7 +91,7 @@ def main():
         overrides = settings["overrides"] or {}
         own = processor(text=[text], images=decoded, return_tensors="pt", images_kwargs=overrides)
         check("pixel_values", torch.equal(own["pixel_values"], inputs["pixel_values"]), str(tuple(own["pixel_values"].shape)))
-        runs = images.runs(own["input_ids"][0].tolist(), pad)
+        runs = images._runs(own["input_ids"][0].tolist(), pad)
         check("spans of the processor", runs == spans, str(runs))
         # fewer pixels than each of the pictures has
         smaller = {**settings, "overrides": {**overrides, "min_pixels": 1024, "max_pixels": 4096}}

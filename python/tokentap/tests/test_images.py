@@ -259,7 +259,7 @@ def test_batches_of_tensors_have_the_inputs_of_each_row(format: str) -> None:
     table = {"session": ["s", "t"], "leaf": [4, 5], "images": [pictures, []], "image_settings": [SETTINGS, None]}
     metadata = {"non_tensor_batch": json.dumps(table), "refused": "[]"}
     batch = samples(format, file(tensors({"input_ids": rows, "attention_mask": mask}), metadata)).torch()
-    assert [one.name for one in images.of_batch(batch)] == ["session s, leaf 4", "session t, leaf 5"]
+    assert [one.name for one in images._of_batch(batch)] == ["session s, leaf 4", "session t, leaf 5"]
     if format == "areal":
         first, second = images.areal(batch, Processor())
         assert first["pixel_values"].tolist() == [0, 1, 2, 0, 1]

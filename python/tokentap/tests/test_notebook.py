@@ -352,7 +352,7 @@ def test_hostile_pictures_are_not_embedded() -> None:
 def test_number_bytes_and_pixels_of_pictures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     small = [picture("PNG", 10, 10 + at) for at in range(30)]
     of, store = pictured(*small, tokens=2), Store(small)
-    assert (len(images(view_of(of, store))), len(store.asked)) == (notebook.PICTURES, notebook.PICTURES)
+    assert (len(images(view_of(of, store))), len(store.asked)) == (notebook._PICTURES, notebook._PICTURES)
     assert len(images(view_of(of, store, pictures=3))) == 3
     store.asked.clear()
     assert images(view_of(of, store, pictures=0)) == []

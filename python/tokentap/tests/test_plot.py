@@ -27,7 +27,7 @@ def test_a_new_figure_is_one_column_wide() -> None:
     of = path(([START], [2, 3, END, 4]))
     before = dict(pyplot.rcParams)
     for axes in (plot.curve(of), plot.histogram([of]), plot.split([of], think=(START, END))):
-        assert axes.figure.get_size_inches()[0] == plot.COLUMN
+        assert axes.figure.get_size_inches()[0] == plot._COLUMN
         assert axes.xaxis.label.get_size() <= 8
         axes.figure.canvas.draw()
     assert dict(pyplot.rcParams) == before, "the style of the session is unchanged"

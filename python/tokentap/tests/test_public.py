@@ -38,6 +38,17 @@ def exported(file: Path) -> set[str]:
     return set()
 
 
+def defined(file: Path) -> set[str]:
+    """The names without an underscore that a module defines; imported ones are private. pytest has names for hooks."""
+    found: set[str] = set()
+    for statement in ast.parse(file.read_text()).body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            found.add(statement.name)
+        elif isinstance(statement, ast.Assign):
+            found |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    return {name for name in found if not name.startswith(("_", "pytest_"))}
+
+
 PUBLIC = {module: exported(file) for module, file in modules().items()}
 
 
@@ -68,6 +79,11 @@ def is_public(name: str) -> bool:
 
 def test_the_page_lists_the_public_names() -> None:
     assert documented() == PUBLIC
+
+
+def test_other_names_have_an_underscore() -> None:
+    for module, file in modules().items():
+        assert defined(file) <= PUBLIC[module] | PUBLIC["tokentap"], module
 
 
 @pytest.mark.parametrize("file", documents(), ids=lambda file: str(file.relative_to(ROOT)))

@@ -242,7 +242,7 @@ def test_a_finished_wandb_run_raises_nothing(client: Client, session: str, tmp_p
 
 def test_wandb_writes_the_oldest_policy_that_changed(tmp_path: Path) -> None:
     run = package("wandb").init(project="p", dir=str(tmp_path), mode="offline")
-    writer = tokentap.wandb.Writer(run, "tokentap")
+    writer = tokentap.wandb._Writer(run, "tokentap")
     for step, policies in enumerate([{3: 0.0, 4: 1.0}, {4: 2.0, 5: 3.0}, {}]):
         by_policy = {("epoch", number): {"reward/mean": mean} for number, mean in policies.items()}
         writer.write(Record(step, 0.0, {}, by_policy, None))

@@ -10,7 +10,7 @@ import pytest
 from conftest import Demo, running
 
 from tokentap import Client, HttpError
-from tokentap.transfer_queue import CURSORS, Feeder, Fields, Tag, key_of, place_of, refusal, row_of, steps
+from tokentap.transfer_queue import _CURSORS, Feeder, _Fields, _key_of, _place_of, _refusal, _row_of, _steps, _Tag
 
 SAMPLING = {"max_new_tokens": 4, "ignore_eos": True}
 
@@ -19,29 +19,29 @@ class Memory:
     """A queue in memory; `puts` lists the keys in the order of their puts, and `places` without the row keys."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Fields] = {}
-        self.all_tags: dict[str, dict[str, Tag]] = {}
+        self.rows: dict[str, _Fields] = {}
+        self.all_tags: dict[str, dict[str, _Tag]] = {}
         self.puts: list[str] = []
         self.fails_at_cursor = False
 
-    def put(self, partition: str, keys: list[str], rows: list[Fields], tags: list[Tag]) -> None:
+    def put(self, partition: str, keys: list[str], rows: list[_Fields], tags: list[_Tag]) -> None:
         assert {frozenset(row) for row in rows} == {frozenset(rows[0])}
         self.puts += keys
         self.rows |= zip(keys, rows, strict=True)
         for key, tag in zip(keys, tags, strict=True):
             self.all_tags.setdefault(partition, {}).setdefault(key, {}).update(tag)
 
-    def tag(self, partition: str, key: str, tag: Tag) -> None:
-        if partition == CURSORS and self.fails_at_cursor:
+    def tag(self, partition: str, key: str, tag: _Tag) -> None:
+        if partition == _CURSORS and self.fails_at_cursor:
             raise ConnectionError("the process ends here")
         self.all_tags.setdefault(partition, {}).setdefault(key, {}).update(tag)
 
-    def tags(self, partition: str) -> dict[str, Tag]:
+    def tags(self, partition: str) -> dict[str, _Tag]:
         return self.all_tags.get(partition, {})
 
     @property
     def places(self) -> list[str]:
-        return [place_of(key) for key in self.puts]
+        return [_place_of(key) for key in self.puts]
 
 
 class Pages:
@@ -117,7 +117,7 @@ def test_small_pages_commit_each_cursor(client: Client) -> None:
         finish(client, f"g_{at}")
     assert Feeder(client, "here", limit=2, queue=queue).feed().put == 5
     assert len(queue.puts) == 5
-    cursor = queue.tags(CURSORS)["here"]["cursor"]
+    cursor = queue.tags(_CURSORS)["here"]["cursor"]
     assert list(client.finished(cursor)) == []
 
 
@@ -149,7 +149,7 @@ def test_a_failover_that_renumbers_turns_neither_blocks_nor_repeats() -> None:
     fed = Feeder(Pages(healed, later), "here", queue=queue).feed()
     assert (fed.put, fed.present, fed.conflicts) == (2, 2, 1)
     assert queue.places == ["g_0.1_0", "g_0.1_1", "g_0.1_1", "g_1.1_0"]
-    assert queue.tags(CURSORS)["here"]["cursor"] == "3"
+    assert queue.tags(_CURSORS)["here"]["cursor"] == "3"
 
 
 def test_a_path_that_is_listed_twice_before_it_is_stored_is_put_once() -> None:
@@ -175,7 +175,7 @@ def test_an_unreadable_session_is_gone() -> None:
 
 def test_a_cursor_of_another_store_is_an_error_until_forgotten(client: Client) -> None:
     queue = Memory()
-    queue.tag(CURSORS, "here", {"cursor": "0-0"})
+    queue.tag(_CURSORS, "here", {"cursor": "0-0"})
     finish(client, "g_0")
     feeder = Feeder(client, "here", queue=queue)
     with pytest.raises(HttpError) as raised:
@@ -219,34 +219,34 @@ def a_path(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_an_incomplete_path_is_refused(changes: dict[str, Any], reason: str | None) -> None:
-    assert refusal(a_path(**changes)) == reason
+    assert _refusal(a_path(**changes)) == reason
 
 
 def test_context_has_no_numbers() -> None:
-    assert row_of(a_path())[0]["rollout_entropy"] == [0.5, 0.0]
+    assert _row_of(a_path())[0]["rollout_entropy"] == [0.5, 0.0]
 
 
 def test_an_object_as_reward_is_not_a_score() -> None:
-    row, _ = row_of(a_path(reward={"score": 1.0}))
+    row, _ = _row_of(a_path(reward={"score": 1.0}))
     assert "rm_scores" not in row
     assert row["extra_fields"]["tokentap_reward"] == {"score": 1.0}
 
 
 def test_keys_have_the_parts_of_verl() -> None:
-    keys = [key_of(a_path(session=name, version=2, leaf=5)) for name in ("u_3", "run-1", "a_b_0", "_x", "a-b_0")]
-    assert [place_of(key) for key in keys] == ["u_3.2_5", "run-1_%.2_5", "a%5Fb_0.2_5", "%5Fx_%.2_5", "a-b_0.2_5"]
+    keys = [_key_of(a_path(session=name, version=2, leaf=5)) for name in ("u_3", "run-1", "a_b_0", "_x", "a-b_0")]
+    assert [_place_of(key) for key in keys] == ["u_3.2_5", "run-1_%.2_5", "a%5Fb_0.2_5", "%5Fx_%.2_5", "a-b_0.2_5"]
 
 
 def test_indices_are_integers_in_the_order_of_leaves() -> None:
     paths = [(0, "f" * 32), (1, "0" * 32), (1, "f" * 32), (2, "0" * 32), (10, "0" * 32)]
-    indices = [int(key_of(a_path(leaf=leaf, row_key=row_key)).split("_")[2]) for leaf, row_key in paths]
+    indices = [int(_key_of(a_path(leaf=leaf, row_key=row_key)).split("_")[2]) for leaf, row_key in paths]
     assert indices == sorted(set(indices))
     assert indices[0] == 2**128 - 1
 
 
 def test_an_uncertain_policy_has_no_step() -> None:
     span = {"epoch": 1, "weight_version": "4", "version": None}
-    assert steps([span, {**span, "version": "6"}]) == (4, 6)
-    assert steps([span, {**span, "until": 2}]) == (None, None)
-    assert steps([{**span, "weight_version": "default"}]) == (None, None)
-    assert steps([span, {**span, "weight_version": None}]) == (None, None)
+    assert _steps([span, {**span, "version": "6"}]) == (4, 6)
+    assert _steps([span, {**span, "until": 2}]) == (None, None)
+    assert _steps([{**span, "weight_version": "default"}]) == (None, None)
+    assert _steps([span, {**span, "weight_version": None}]) == (None, None)

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["Fetch", "Reference", "RowImages", "areal", "miles", "slime", "verl"]
 
 # The first bytes of formats.
-SIGNATURES = {
+_SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"BM": "image/bmp",
 }  # fmt: skip
 
 # The names of the same formats, and of WebP, in Pillow.
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 
 # Members of a processor's output with one value for each token of its text, which is not that of a row.
-OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+_OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 
 
 class SpanMismatch(ValueError):
@@ -68,7 +68,7 @@ class Image:
         """The format by the first bytes; `application/octet-stream` for one that tokentap does not know."""
         if self.data[:4] == b"RIFF" and self.data[8:12] == b"WEBP":
             return "image/webp"
-        found = (kind for start, kind in SIGNATURES.items() if self.data.startswith(start))
+        found = (kind for start, kind in _SIGNATURES.items() if self.data.startswith(start))
         return next(found, "application/octet-stream")
 
     def pil(self) -> PIL.Image.Image:
@@ -76,7 +76,7 @@ class Image:
         that `media_type` does not name: it has decoders that no agent's pictures need."""
         import PIL.Image
 
-        return PIL.Image.open(io.BytesIO(self.data), formats=FORMATS).convert("RGB")
+        return PIL.Image.open(io.BytesIO(self.data), formats=_FORMATS).convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class RowImages:
         if data is None:
             data = [text.partition(",")[2] for text in texts]
         images = [Image(base64.b64decode(one, validate=True) if isinstance(one, str) else bytes(one)) for one in data]
-        return cls._of(about, by_digest(images))
+        return cls._of(about, _by_digest(images))
 
     @classmethod
     def _of(cls, about: Mapping[str, Any], images: Mapping[str, Image]) -> RowImages:
@@ -179,14 +179,14 @@ class RowImages:
             return [], {}
         pictures = [self._pil(image) for image in self.load(fetch)]
         try:
-            processor, overrides = with_settings(processor, self.settings)
+            processor, overrides = _with_settings(processor, self.settings)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
         token, pad = processor.image_token, processor.image_token_id
         # a picture without tokens between it and the next could not be told from the next
         text = "\n".join([token] * len(pictures))
         made = processor(text=[text], images=pictures, return_tensors="pt", images_kwargs=overrides)
-        found = runs(made["input_ids"][0].tolist(), pad)
+        found = _runs(made["input_ids"][0].tolist(), pad)
         expected = [reference.end - reference.start for reference in self.references]
         if found != expected:
             raise SpanMismatch(
@@ -198,7 +198,7 @@ class RowImages:
                     f"{self.name}: the tokens from {reference.start} to {reference.end} are not all {pad}"
                 )
         self._check_placeholders(ids, pad, sum(expected))
-        return pictures, {name: tensor for name, tensor in made.items() if name not in OF_TEXT}
+        return pictures, {name: tensor for name, tensor in made.items() if name not in _OF_TEXT}
 
     def _check_placeholders(self, ids: Sequence[int], pad: int | None, expected: int) -> None:
         """Raises SpanMismatch if `ids` have a token of pictures that is of none: the model has sampled it."""
@@ -207,12 +207,12 @@ class RowImages:
             raise SpanMismatch(f"{self.name}: the row has {found} tokens {pad} of pictures, its pictures {expected}")
 
 
-def by_digest(images: Iterable[Image]) -> dict[str, Image]:
+def _by_digest(images: Iterable[Image]) -> dict[str, Image]:
     """Pictures by their digests."""
     return {image.sha256: image for image in images}
 
 
-def runs(ids: Sequence[int], token: int) -> list[int]:
+def _runs(ids: Sequence[int], token: int) -> list[int]:
     """The lengths of the runs of a token."""
     lengths, before = [], None
     for one in ids:
@@ -224,7 +224,7 @@ def runs(ids: Sequence[int], token: int) -> list[int]:
     return lengths
 
 
-def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+def _with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
     """The processor with an image processor of the engine's settings, and what the engine's command line overrides.
 
     Raises ValueError if the processor is of another class than the engine's. Warns with UnknownSettings if it has
@@ -233,9 +233,9 @@ def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[A
     settings = settings or {}
     unknown = [name for name in ("processor", "overrides") if settings.get(name) is None]
     if unknown:
-        warn(f"{' and '.join(unknown)} of the engine's image processor are not known")
+        _warn(f"{' and '.join(unknown)} of the engine's image processor are not known")
     if "request" in settings:
-        warn(f"{', '.join(settings['request'] or ['settings'])} of the request are not applied")
+        _warn(f"{', '.join(settings['request'] or ['settings'])} of the request are not applied")
     overrides = dict(settings.get("overrides") or {})
     members = settings.get("processor")
     if members is None:
@@ -248,26 +248,26 @@ def with_settings(processor: Any, settings: Mapping[str, Any] | None) -> tuple[A
     return processor, overrides
 
 
-def warn(problem: str) -> None:
+def _warn(problem: str) -> None:
     """Warns of a problem with the settings."""
     warnings.warn(f"{problem}: the processor's own are used, so pixel values may differ", UnknownSettings, stacklevel=2)
 
 
-def of_batch(batch: Batch[Any]) -> list[RowImages]:
+def _of_batch(batch: Batch[Any]) -> list[RowImages]:
     """The pictures of the rows of a batch of `verl` or `areal`. Positions are columns of `input_ids`."""
     table = batch.non_tensor_batch
     names = [name for name in ("session", "leaf", "images", "image_settings") if name in table]
     rows = zip(*(table[name] for name in names), strict=True)
-    images = by_digest(embedded(batch))
+    images = _by_digest(_embedded(batch))
     return [RowImages._of(dict(zip(names, row, strict=True)), images) for row in rows]
 
 
-def embedded(batch: Batch[Any]) -> list[Image]:
+def _embedded(batch: Batch[Any]) -> list[Image]:
     """The pictures of a file of tensors."""
-    return [Image(content(tensor)) for name, tensor in batch.tensors.items() if name.startswith("images.")]
+    return [Image(_content(tensor)) for name, tensor in batch.tensors.items() if name.startswith("images.")]
 
 
-def content(tensor: Any) -> bytes:
+def _content(tensor: Any) -> bytes:
     """The bytes of a tensor of bytes, or of an array."""
     array = tensor.numpy() if hasattr(tensor, "numpy") else tensor
     return bytes(array.tobytes())
@@ -288,9 +288,9 @@ def verl(batch: Batch[torch.Tensor], processor: Any, fetch: Fetch | None = None)
     data: list[dict[str, Any]] = []
     inputs: list[dict[str, torch.Tensor]] = []
     positions: list[torch.Tensor] = []
-    for row, of_row, mask_of_row in zip(of_batch(batch), ids, mask, strict=True):
+    for row, of_row, mask_of_row in zip(_of_batch(batch), ids, mask, strict=True):
         pictures, made = row.inputs(processor, of_row.tolist(), fetch)
-        positions.append(positions_of(processor, of_row[None], mask_of_row[None], made.get("image_grid_thw")))
+        positions.append(_positions_of(processor, of_row[None], mask_of_row[None], made.get("image_grid_thw")))
         grid = made.get("image_grid_thw")
         if grid is not None:
             made["images_seqlens"] = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
@@ -302,7 +302,7 @@ def verl(batch: Batch[torch.Tensor], processor: Any, fetch: Fetch | None = None)
     return type(batch)(tensors, table, batch.refused, batch.metadata)
 
 
-def positions_of(processor: Any, ids: torch.Tensor, mask: torch.Tensor, grid: torch.Tensor | None) -> torch.Tensor:
+def _positions_of(processor: Any, ids: torch.Tensor, mask: torch.Tensor, grid: torch.Tensor | None) -> torch.Tensor:
     """The positions [1, 4, L] of tokens [1, L], as in verl's agent loop: in the text, and in three dimensions."""
     import torch
 
@@ -335,9 +335,9 @@ def miles(samples: Samples, processor: Any) -> tuple[bytes, list[dict[str, Any]]
     Raises SpanMismatch if the processor makes other tokens than the engine.
     """
     batch = samples.torch()
-    images = by_digest(embedded(batch))
+    images = _by_digest(_embedded(batch))
     fields: list[dict[str, Any]] = []
-    for at, sample in enumerate(json.loads(content(batch.tensors["_samples_meta"]))["samples"]):
+    for at, sample in enumerate(json.loads(_content(batch.tensors["_samples_meta"]))["samples"]):
         row = RowImages._of(sample["metadata"], images)
         pictures, made = row.inputs(processor, batch.tensors[f"tokens.{at}"].tolist())
         fields.append({"multimodal_inputs": {"images": pictures}, "multimodal_train_inputs": made} if made else {})
@@ -350,5 +350,5 @@ def areal(batch: Batch[torch.Tensor], processor: Any, fetch: Fetch | None = None
     Raises SpanMismatch if the processor makes other tokens than the engine.
     """
     ids = batch.tensors["input_ids"]
-    rows = zip(of_batch(batch), ids, strict=True)
+    rows = zip(_of_batch(batch), ids, strict=True)
     return [row.inputs(processor, of_row.tolist(), fetch)[1] for row, of_row in rows]

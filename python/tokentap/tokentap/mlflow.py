@@ -10,11 +10,11 @@ from ._tracking import Follower, Record
 
 __all__ = ["Follower", "follow"]
 
-AT_ONCE = 1000
+_AT_ONCE = 1000
 """Numbers that MLflow takes in one request."""
 
 
-class Writer:
+class _Writer:
     """Writes records to a run. A repeated write has the same times, so that MLflow has each number once."""
 
     background = True
@@ -31,8 +31,8 @@ class Writer:
         for (kind, number), values in record.policies.items():
             prefix = f"{self.prefix}/by_{kind}"
             metrics += [Metric(f"{prefix}/{name}", value, at, number) for name, value in values.items()]
-        for start in range(0, len(metrics), AT_ONCE):
-            self.client.log_batch(self.run_id, metrics=metrics[start : start + AT_ONCE], synchronous=True)
+        for start in range(0, len(metrics), _AT_ONCE):
+            self.client.log_batch(self.run_id, metrics=metrics[start : start + _AT_ONCE], synchronous=True)
 
 
 def follow(client: Client, run: Any = None, *, prefix: str = "tokentap", **options: Any) -> Follower:
@@ -48,4 +48,4 @@ def follow(client: Client, run: Any = None, *, prefix: str = "tokentap", **optio
         if run is None:
             raise ValueError("there is no active run: call mlflow.start_run() first, or pass a run")
     run_id = run if isinstance(run, str) else run.info.run_id
-    return Follower(client, Writer(mlflow.MlflowClient(mlflow.get_tracking_uri()), run_id, prefix), **options)
+    return Follower(client, _Writer(mlflow.MlflowClient(mlflow.get_tracking_uri()), run_id, prefix), **options)

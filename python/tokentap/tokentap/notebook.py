@@ -39,10 +39,10 @@ from ._texts import LOST, Texts
 
 __all__ = ["View", "curve", "histogram", "show", "split", "tokens"]
 
-LIMIT = 3000
+_LIMIT = 3000
 """The default of the maximum number of tokens that are shown."""
 
-PICTURES = 20
+_PICTURES = 20
 """The default of the maximum number of pictures that are read."""
 
 _BYTES, _PIXELS = 4_000_000, 40_000_000
@@ -81,8 +81,8 @@ def show(
     texts: Mapping[int, str] | None = None,
     think: _THINK = None,
     start: int = 0,
-    limit: int = LIMIT,
-    pictures: int = PICTURES,
+    limit: int = _LIMIT,
+    pictures: int = _PICTURES,
 ) -> View:
     """Each path: its tokens, the entropy along them, their histogram, and the split of thinking and answer.
 
@@ -110,8 +110,8 @@ def tokens(
     texts: Mapping[int, str] | None = None,
     think: _THINK = None,
     start: int = 0,
-    limit: int = LIMIT,
-    pictures: int = PICTURES,
+    limit: int = _LIMIT,
+    pictures: int = _PICTURES,
 ) -> View:
     """The tokens of a path, coloured by entropy, with a legend. The arguments are those of `show`."""
     entropies = Entropies.of(path, think_ids([path], client, think))

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["curve", "histogram", "split"]
 
-COLUMN = 3.3
+_COLUMN = 3.3
 """The width of a new figure in inches: one column of a two-column page."""
 
-DPI = 150
+_DPI = 150
 """The resolution of a new figure, in dots per inch."""
 
 _STYLE: dict[Any, Any] = {
@@ -148,7 +148,7 @@ def _axes(ax: Axes | None, height: float) -> Any:
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'tokentap-sidecar[notebook]'") from error
     # the first figure loads the backend, which sets parameters that the context would reset
-    figure = pyplot.figure(figsize=(COLUMN, height), dpi=DPI, layout="constrained")
+    figure = pyplot.figure(figsize=(_COLUMN, height), dpi=_DPI, layout="constrained")
     with pyplot.rc_context(_STYLE):
         return figure.subplots()
 

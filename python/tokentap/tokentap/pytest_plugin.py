@@ -19,7 +19,7 @@ from ._server import LOG_LINES, Server, demo
 
 __all__ = ["tokentap_demo", "tokentap_session"]
 
-RUNNING = pytest.StashKey[Server]()
+_RUNNING = pytest.StashKey[Server]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,9 +34,9 @@ def tokentap_demo(pytestconfig: pytest.Config) -> Iterator[Server]:
     """A running `tokentap demo`, one for the whole run; with `url`, `control_url` and `client`."""
     binary = pytestconfig.getoption("--tokentap-bin")
     with demo(binary=binary, flags=pytestconfig.getini("tokentap_flags")) as server:
-        pytestconfig.stash[RUNNING] = server
+        pytestconfig.stash[_RUNNING] = server
         yield server
-        del pytestconfig.stash[RUNNING]
+        del pytestconfig.stash[_RUNNING]
 
 
 @pytest.fixture
@@ -55,6 +55,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Adds the end of the log to the report of a failed test that uses the demo."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()
-    server = item.config.stash.get(RUNNING, None)
+    server = item.config.stash.get(_RUNNING, None)
     if report.failed and server is not None and "tokentap_demo" in getattr(item, "fixturenames", ()):
         report.sections.append(("tokentap log", "\n".join(server.log.splitlines()[-LOG_LINES:])))

@@ -68,7 +68,7 @@ class Episode(Brief):
         rollout = Rollout(
             token_ids=sample["token_ids"],
             loss_mask=sample["loss_mask"],
-            logprobs=single([logprob if mask else prompt for mask, logprob, prompt in known]),
+            logprobs=_single([logprob if mask else prompt for mask, logprob, prompt in known]),
             segment_info=[(is_output, length) for is_output, length in sample["segment_info"]],
             routed_experts=sample.get("routed_experts") or [],
         )
@@ -76,7 +76,7 @@ class Episode(Brief):
         return cls(rollout=rollout, entropy=sample["entropy"], **about)
 
 
-def single(values: Numbers) -> Numbers:
+def _single(values: Numbers) -> Numbers:
     """Rounds to float32, as in the engine's JSON; an export prints fewer digits."""
     return [value if value is None else array("f", [value])[0] for value in values]
 

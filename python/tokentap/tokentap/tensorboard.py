@@ -10,7 +10,7 @@ from ._tracking import Follower, Record
 __all__ = ["Follower", "follow"]
 
 
-class Writer:
+class _Writer:
     """Writes records with the `SummaryWriter` of torch or of tensorboardX."""
 
     background = True
@@ -30,4 +30,4 @@ class Writer:
 
 def follow(client: Client, writer: Any, *, prefix: str = "tokentap", **options: Any) -> Follower:
     """Follows a tokentap and logs with `writer`, a `SummaryWriter`; `options` are those of `Follower`."""
-    return Follower(client, Writer(writer, prefix), **options)
+    return Follower(client, _Writer(writer, prefix), **options)

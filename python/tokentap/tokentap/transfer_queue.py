@@ -14,55 +14,55 @@ from ._client import Client
 
 __all__ = ["Fed", "Feeder"]
 
-Fields = dict[str, Any]
-Tag = dict[str, Any]
+_Fields = dict[str, Any]
+_Tag = dict[str, Any]
 
-LOG = logging.getLogger("tokentap")
+_LOG = logging.getLogger("tokentap")
 
 # The partition that holds the cursors, apart from the rows.
-CURSORS = "tokentap"
+_CURSORS = "tokentap"
 
-INTEGERS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
-FLOATS = ("rollout_log_probs", "rollout_entropy", "rm_scores")
+_INTEGERS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
+_FLOATS = ("rollout_log_probs", "rollout_entropy", "rm_scores")
 
-ROW_KEY_DIGITS = 39
+_ROW_KEY_DIGITS = 39
 """Decimal digits of the 128 bits of a row key, the end of each key."""
 
 
-class Queue(Protocol):
+class _Queue(Protocol):
     """What the feeder needs of a queue."""
 
-    def put(self, partition: str, keys: list[str], rows: list[Fields], tags: list[Tag]) -> None:
+    def put(self, partition: str, keys: list[str], rows: list[_Fields], tags: list[_Tag]) -> None:
         """Stores the rows, which have the same fields, and after them their tags."""
 
-    def tag(self, partition: str, key: str, tag: Tag) -> None:
+    def tag(self, partition: str, key: str, tag: _Tag) -> None:
         """Stores a tag without a row."""
 
-    def tags(self, partition: str) -> dict[str, Tag]:
+    def tags(self, partition: str) -> dict[str, _Tag]:
         """The tags of all keys of a partition; empty if the partition does not exist."""
         ...
 
 
-class TransferQueue:
+class _TransferQueue:
     """The queue of this process; call `transfer_queue.init()` first."""
 
-    def put(self, partition: str, keys: list[str], rows: list[Fields], tags: list[Tag]) -> None:
+    def put(self, partition: str, keys: list[str], rows: list[_Fields], tags: list[_Tag]) -> None:
         """`kv_batch_put`. It stores the tags after the fields, so a key with its tag has its fields."""
         import transfer_queue
 
-        transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=columns(rows), tags=tags)  # pyright: ignore
+        transfer_queue.kv_batch_put(keys=keys, partition_id=partition, fields=_columns(rows), tags=tags)  # pyright: ignore
 
-    def tag(self, partition: str, key: str, tag: Tag) -> None:
+    def tag(self, partition: str, key: str, tag: _Tag) -> None:
         """`kv_put` without fields."""
         import transfer_queue
 
         transfer_queue.kv_put(key=key, partition_id=partition, tag=tag)  # pyright: ignore
 
-    def tags(self, partition: str) -> dict[str, Tag]:
+    def tags(self, partition: str) -> dict[str, _Tag]:
         """`kv_list`."""
         import transfer_queue
 
-        listed: dict[str, dict[str, Tag]] = transfer_queue.kv_list(partition_id=partition) or {}  # pyright: ignore
+        listed: dict[str, dict[str, _Tag]] = transfer_queue.kv_list(partition_id=partition) or {}  # pyright: ignore
         return listed.get(partition, {})
 
 
@@ -99,10 +99,10 @@ class Feeder:
     # Names the tokentap in the queue: its cursor is stored under this name.
     source: str
     partition: str = "train"
-    annotate: Callable[[Mapping[str, Any]], tuple[Fields, Tag]] | None = None
+    annotate: Callable[[Mapping[str, Any]], tuple[_Fields, _Tag]] | None = None
     # Paths of a page; the cursor is committed after each page.
     limit: int = 256
-    queue: Queue = field(default_factory=TransferQueue)
+    queue: _Queue = field(default_factory=_TransferQueue)
 
     def feed(self) -> Fed:
         """Puts the paths that finished since the last call, and returns what it did.
@@ -111,45 +111,45 @@ class Feeder:
         are read again.
         """
         fed = Fed()
-        since = self.queue.tags(CURSORS).get(self.source, {}).get("cursor")
+        since = self.queue.tags(_CURSORS).get(self.source, {}).get("cursor")
         while lines := self.client._send(routes.finished(since, self.limit)):
             self._put(lines, fed)
             cursor = lines[-1].get("cursor", since)
             if cursor == since:
                 break
             since = cursor
-            self.queue.tag(CURSORS, self.source, {"cursor": since})
+            self.queue.tag(_CURSORS, self.source, {"cursor": since})
         return fed
 
     def forget(self) -> None:
         """Forgets the cursor, so that the next `feed` reads all paths."""
-        self.queue.tag(CURSORS, self.source, {"cursor": None})
+        self.queue.tag(_CURSORS, self.source, {"cursor": None})
 
     def _put(self, lines: Sequence[Mapping[str, Any]], fed: Fed) -> None:
         stored = self.queue.tags(self.partition)
         ours = {key: tag["tokentap_row_key"] for key, tag in stored.items() if "tokentap_row_key" in tag}
-        present, places = set(ours.values()), {place_of(key) for key in ours}
-        batches: dict[frozenset[str], tuple[list[str], list[Fields], list[Tag]]] = {}
+        present, places = set(ours.values()), {_place_of(key) for key in ours}
+        batches: dict[frozenset[str], tuple[list[str], list[_Fields], list[_Tag]]] = {}
         for line in lines:
             missed = line.get("missed", 0)
             fed.missed = None if missed is None or fed.missed is None else fed.missed + missed
             fed.gone += "gone" in line
-            reason = line.get("refused") or (refusal(line) if "token_ids" in line else None)
+            reason = line.get("refused") or (_refusal(line) if "token_ids" in line else None)
             if reason:
                 fed.refused[reason] += 1
             if reason or "token_ids" not in line:
                 continue
-            key, row_key = key_of(line), line["row_key"]
+            key, row_key = _key_of(line), line["row_key"]
             if row_key in present or key in stored:
                 fed.present += 1
                 continue
-            place = place_of(key)
+            place = _place_of(key)
             if place in places:
                 fed.conflicts += 1
-                LOG.warning("partition %r has another path at %s; %s is put as well", self.partition, place, row_key)
+                _LOG.warning("partition %r has another path at %s; %s is put as well", self.partition, place, row_key)
             present.add(row_key)
             places.add(place)
-            row, tag = row_of(line)
+            row, tag = _row_of(line)
             fields, tags = self.annotate(line) if self.annotate else ({}, {})
             row |= fields
             # a column has a value in every row, and not every row has a reward
@@ -162,7 +162,7 @@ class Feeder:
             fed.put += len(batch[0])
 
 
-def key_of(path: Mapping[str, Any]) -> str:
+def _key_of(path: Mapping[str, Any]) -> str:
     """`{uid}_{sample}.{version}_{leaf}{row_key}`, verl's form `{uid}_{session_id}_{index}`.
 
     verl reads the index as an integer, and takes the row with the largest one as the last output of its sample. The row
@@ -177,15 +177,15 @@ def key_of(path: Mapping[str, Any]) -> str:
         # no session's name has this character, so the key differs from that of `{name}_0`
         uid, sample = path["session"], "%"
     group = quote(uid, safe="").replace("_", "%5F")
-    return f"{group}_{sample}.{path['version']}_{path['leaf']}{int(path['row_key'], 16):0{ROW_KEY_DIGITS}}"
+    return f"{group}_{sample}.{path['version']}_{path['leaf']}{int(path['row_key'], 16):0{_ROW_KEY_DIGITS}}"
 
 
-def place_of(key: str) -> str:
+def _place_of(key: str) -> str:
     """The key without the row key: the session, the version and the leaf."""
-    return key[:-ROW_KEY_DIGITS]
+    return key[:-_ROW_KEY_DIGITS]
 
 
-def refusal(path: Mapping[str, Any]) -> str | None:
+def _refusal(path: Mapping[str, Any]) -> str | None:
     """Why a path cannot be trained; the reasons are those of an export."""
     if path.get("images"):
         # verl's rows have no pictures, and a trainer would compute other logprobs from the ids alone
@@ -193,7 +193,7 @@ def refusal(path: Mapping[str, Any]) -> str | None:
     trained = [at for at, bit in enumerate(path["loss_mask"]) if bit]
     if not trained:
         return "no_trained_tokens"
-    if prompt_length(path) == 0:
+    if _prompt_length(path) == 0:
         return "no_prompt"
     for name, reason in (("logprobs", "missing_logprobs"), ("entropy", "missing_entropy")):
         if path[name] is None or any(path[name][at] is None for at in trained):
@@ -201,13 +201,13 @@ def refusal(path: Mapping[str, Any]) -> str | None:
     return None
 
 
-def prompt_length(path: Mapping[str, Any]) -> int:
+def _prompt_length(path: Mapping[str, Any]) -> int:
     """The number of tokens before the first sampled one."""
     starts: list[int] = [each["start"] for each in path["segments"] if each["kind"] == "response"]
     return min(starts, default=len(path["token_ids"]))
 
 
-def scores_of(path: Mapping[str, Any], at: int) -> list[float] | None:
+def _scores_of(path: Mapping[str, Any], at: int) -> list[float] | None:
     """The rewards of the path and of its turns at their last tokens, from token `at` on; None without a reward.
 
     Also None if one of them is not a number: the others alone would be another score."""
@@ -224,18 +224,18 @@ def scores_of(path: Mapping[str, Any], at: int) -> list[float] | None:
     return scores
 
 
-def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
+def _row_of(path: Mapping[str, Any]) -> tuple[_Fields, _Tag]:
     """The fields and the tag of a path, as lists and numbers."""
-    ids, mask, at = path["token_ids"], path["loss_mask"], prompt_length(path)
+    ids, mask, at = path["token_ids"], path["loss_mask"], _prompt_length(path)
     masked = mask[at:]
 
     def trained(values: Sequence[float | None]) -> list[float]:
         pairs = zip(values[at:], masked, strict=True)
         return [value if bit and value is not None else 0.0 for value, bit in pairs]
 
-    first, last = steps(path["policy"])
-    row: Fields = {
-        "uid": key_of(path).split("_")[0],
+    first, last = _steps(path["policy"])
+    row: _Fields = {
+        "uid": _key_of(path).split("_")[0],
         "prompts": ids[:at],
         "responses": ids[at:],
         "response_mask": masked,
@@ -258,7 +258,7 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
             "max_global_steps": last,
         },
     }
-    scores = scores_of(path, at)
+    scores = _scores_of(path, at)
     if scores is not None:
         row["rm_scores"] = scores
     tag = {
@@ -273,7 +273,7 @@ def row_of(path: Mapping[str, Any]) -> tuple[Fields, Tag]:
     return row, tag
 
 
-def steps(policy: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
+def _steps(policy: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
     """The first and the last trainer step that sampled; None for both unless all spans name one.
 
     A step is the version that the trainer named, else the engine's weight_version, if it is an integer. Of a span with
@@ -294,7 +294,7 @@ def steps(policy: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
     return (min(found), max(found)) if found else (None, None)
 
 
-def columns(rows: Sequence[Fields]) -> Any:
+def _columns(rows: Sequence[_Fields]) -> Any:
     """A TensorDict: tensors of equal shape are stacked, others nested, and the rest is stored as objects."""
     import torch
     from tensordict import NonTensorStack, TensorDict
@@ -302,8 +302,8 @@ def columns(rows: Sequence[Fields]) -> Any:
     data: dict[str, Any] = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        if name in INTEGERS + FLOATS:
-            kind = torch.int64 if name in INTEGERS else torch.float32
+        if name in _INTEGERS + _FLOATS:
+            kind = torch.int64 if name in _INTEGERS else torch.float32
             values = [torch.tensor(value, dtype=kind) for value in values]
         if not all(isinstance(value, torch.Tensor) for value in values):
             data[name] = NonTensorStack(*values)

@@ -11,19 +11,19 @@ from ._tracking import Follower, Policy, Record
 
 __all__ = ["Follower", "follow"]
 
-LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
-KINDS = ("version", "weight_version", "epoch")
+_KINDS = ("version", "weight_version", "epoch")
 
 # One pattern for each, because a name that two patterns match has the axis of either.
-GROUPS = ("rows", "paths", "tokens", "entropy", "reward", "staleness", "counters", "follower")
+_GROUPS = ("rows", "paths", "tokens", "entropy", "reward", "staleness", "counters", "follower")
 
 
 # Policies that wait at most.
-MOST_WAITING = 1000
+_MOST_WAITING = 1000
 
 
-class Writer:
+class _Writer:
     """Writes records to a run. It never makes the run's step larger than the trainer's; `every=` is for no trainer.
 
     W&B drops what is logged for an earlier step than that of the run, so such numbers are in the run's current step;
@@ -38,9 +38,9 @@ class Writer:
         # Policies that are not written yet: a step of a run has one number of each name.
         self.policies: dict[Policy, dict[str, float]] = {}
         run.define_metric(f"{prefix}/step")
-        for group in GROUPS:
+        for group in _GROUPS:
             run.define_metric(f"{prefix}/{group}/*", step_metric=f"{prefix}/step")
-        for kind in KINDS:
+        for kind in _KINDS:
             run.define_metric(f"{prefix}/by_{kind}/{kind}")
             run.define_metric(f"{prefix}/by_{kind}/*", step_metric=f"{prefix}/by_{kind}/{kind}")
 
@@ -49,7 +49,7 @@ class Writer:
         waiting = self.policies | record.policies
         values = {f"{self.prefix}/{name}": value for name, value in record.values.items()}
         values[f"{self.prefix}/step"] = record.step
-        for kind in KINDS:
+        for kind in _KINDS:
             numbers = [number for of, number in waiting if of == kind]
             if numbers:
                 prefix, number = f"{self.prefix}/by_{kind}", min(numbers)
@@ -59,11 +59,11 @@ class Writer:
         self.run.log({}, commit=False)
         now = self.run.step or 0
         self.run.log(values, step=now if record.is_rest else max(record.step, now))
-        dropped = sorted(waiting, key=lambda policy: policy[1])[: max(0, len(waiting) - MOST_WAITING)]
+        dropped = sorted(waiting, key=lambda policy: policy[1])[: max(0, len(waiting) - _MOST_WAITING)]
         for policy in dropped:
             del waiting[policy]
         if dropped:
-            LOG.warning("tokentap: %d policies are not logged: a record has one of them", len(dropped))
+            _LOG.warning("tokentap: %d policies are not logged: a record has one of them", len(dropped))
         self.policies = waiting
 
 
@@ -76,4 +76,4 @@ def follow(client: Client, run: Any = None, *, prefix: str = "tokentap", **optio
         run = wandb.run
         if run is None:
             raise ValueError("there is no current run: call wandb.init() first, or pass a run")
-    return Follower(client, Writer(run, prefix), **options)
+    return Follower(client, _Writer(run, prefix), **options)

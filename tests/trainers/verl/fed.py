@@ -17,18 +17,18 @@ import ray
 import transfer_queue as tq
 from account import Account
 from tokentap import Client
-from tokentap.transfer_queue import CURSORS, Fed, Feeder, TransferQueue, place_of
+from tokentap.transfer_queue import _CURSORS, Fed, Feeder, _TransferQueue, _place_of
 
 FIELDS = ["prompts", "responses", "response_mask", "rollout_log_probs", "rollout_entropy", "rm_scores", "uid"]
 SAMPLING = {"ignore_eos": True}
 KILLED = 9
 
 
-class Ends(TransferQueue):
+class Ends(_TransferQueue):
     """Ends the process where it would commit the cursor."""
 
     def tag(self, partition: str, key: str, tag: dict[str, Any]) -> None:
-        assert partition == CURSORS
+        assert partition == _CURSORS
         os._exit(KILLED)
 
 
@@ -66,10 +66,10 @@ def check(client: Client, at: engines.Addresses, account: Account) -> None:
     code = subprocess.run(command, check=False).returncode
     keys = sorted(tq.kv_list(partition_id="train")["train"])
     account.check("a feeder ends before its cursor, after its rows", [] if code == KILLED else [f"exit status {code}"])
-    found = [place_of(key) for key in keys]
+    found = [_place_of(key) for key in keys]
     account.check("keys", [] if found == [f"{name}.1_0" for name in names] else [str(keys)], str(keys))
-    cursors = tq.kv_list(partition_id=CURSORS) or {}
-    account.check("no cursor yet", [str(cursors)] if cursors.get(CURSORS) else [])
+    cursors = tq.kv_list(partition_id=_CURSORS) or {}
+    account.check("no cursor yet", [str(cursors)] if cursors.get(_CURSORS) else [])
 
     # what a trainer writes stays
     tq.kv_put(key=keys[0], partition_id="train", tag={"seen": True})
@@ -94,7 +94,7 @@ def check(client: Client, at: engines.Addresses, account: Account) -> None:
     account.check("steps", [] if versions == {(4, 4)} else [str(versions)])
 
     problems = []
-    key_at = {place_of(key): key for key in tags}
+    key_at = {_place_of(key): key for key in tags}
     for name in names:
         stored = tq.kv_batch_get(keys=[key_at[f"{name}.1_0"]], partition_id="train", select_fields=FIELDS)
         problems += as_exported(stored, client, name)
