@@ -128,6 +128,10 @@ export async function pictures() {
     }
     const first = await picture(page, place.screenshot.start);
     assert.deepEqual([first.text, first.pixels], ["1,280 × 720 pixels", [[200, 0, 0, 255], [0, 0, 200, 255]]]);
+    await page.click("#chat");
+    const inChat = await picture(page, place.screenshot.start);
+    assert.deepEqual([inChat.classes, inChat.caption, inChat.pixels], [first.classes, first.caption, first.pixels], "the chat view has pictures in their places");
+    await page.click("#chat");
     const unfetched = ["SVG with a script", "HTML", "noise"];
     for (const name of unfetched) assert.ok(!fetched().includes(place[name].sha256), `${name} is not fetched`);
     assert.equal(new Set(fetched()).size, fetched().length, "each picture is fetched once");

@@ -40,16 +40,18 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 40] = [
+pub const ASSETS: [Asset; 46] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
+    Asset { path: "/page/chat.css", text: include_str!("page/chat.css"), kind: STYLE },
     Asset { path: "/page/run.css", text: include_str!("page/run.css"), kind: STYLE },
     Asset { path: "/page/tokens.css", text: include_str!("page/tokens.css"), kind: STYLE },
     Asset { path: "/page/icon.svg", text: include_str!("page/icon.svg"), kind: "image/svg+xml" },
     module!("address"),
     module!("alignment"),
     module!("api"),
+    module!("chat"),
     module!("compare"),
     module!("curves"),
     module!("details"),
@@ -65,10 +67,13 @@ pub const ASSETS: [Asset; 40] = [
     module!("keys"),
     module!("layout"),
     module!("legend"),
+    module!("line"),
     module!("link"),
     module!("live"),
     module!("main"),
+    module!("marks"),
     module!("measured"),
+    module!("messages"),
     module!("path"),
     module!("pictures"),
     module!("pixels"),
@@ -76,6 +81,7 @@ pub const ASSETS: [Asset; 40] = [
     module!("run"),
     module!("samples"),
     module!("scale"),
+    module!("sections"),
     module!("sessions"),
     module!("sheet"),
     module!("texts"),

@@ -1,11 +1,11 @@
 // The fragment of the URL: it names a path and a token, a comparison, a group, or the run. A token is named by its index in `token_ids`.
 //
-//   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN
+//   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN   with the query `view=chat`
 //   #compare/SESSION/LEAF/SESSION/LEAF   #compare/SESSION/LEAF/SESSION/LEAF/TOKEN
 //   #group/SESSION/TURN   #group/SESSION/TURN/listed
 //   #run   #run/STEP   with the query `by`, `where` and `sort`
 
-const PATH = /^#\/([^/]+)(?:\/(\d+)(?:\/(\d+))?)?$/;
+const PATH = /^#\/([^/?]+)(?:\/(\d+)(?:\/(\d+))?)?(\?view=chat)?$/;
 const COMPARE = /^#compare\/([^/]+)\/(\d+)\/([^/]+)\/(\d+)(?:\/(\d+))?$/;
 const GROUP = /^#group\/([^/]+)\/(\d+)(\/listed)?$/;
 const RUN = /^#run(?:\/([^/?]*))?(?:\?(.*))?$/;
@@ -16,7 +16,7 @@ const number = (text) => (text === undefined ? null : Number(text));
 export function parse(hash) {
   try {
     let parts = PATH.exec(hash);
-    if (parts) return { view: "path", session: decodeURIComponent(parts[1]), leaf: number(parts[2]), at: number(parts[3]) };
+    if (parts) return { view: "path", session: decodeURIComponent(parts[1]), leaf: number(parts[2]), at: number(parts[3]), isChat: parts[4] !== undefined };
     parts = COMPARE.exec(hash);
     if (parts) {
       const [left, right] = [1, 3].map((at) => ({ session: decodeURIComponent(parts[at]), leaf: Number(parts[at + 1]) }));
@@ -42,7 +42,7 @@ export function format(address) {
   if (address.view === "compare") return `#compare/${path(address.left)}/${path(address.right)}${token}`;
   if (address.view === "run") return run(address);
   if (address.view === "group") return `#group/${encodeURIComponent(address.session)}/${address.turn}${address.listed ? "/listed" : ""}`;
-  return `#/${path(address)}${token}`;
+  return `#/${path(address)}${token}${address.isChat ? "?view=chat" : ""}`;
 }
 
 function run({ step, by, where, sort }) {

@@ -7,10 +7,11 @@ import { adapterOf, epochOf, facts, text } from "./details.js";
 import { classesOf, legend, signed } from "./difference.js";
 import { amount, count, element, numbers, part } from "./element.js";
 import { label } from "./glyph.js";
+import { classes } from "./line.js";
 import { copy } from "./link.js";
 import { differences, markDifference } from "./plot.js";
 import { shown } from "./scale.js";
-import { Sheet, classes } from "./sheet.js";
+import { Sheet } from "./sheet.js";
 import { Trajectory } from "./trajectory.js";
 
 const SIDES = ["left", "right"];

@@ -2,7 +2,7 @@
 
 import { facts } from "./details.js";
 import { label } from "./glyph.js";
-import { classes, kindOf } from "./sheet.js";
+import { classes } from "./line.js";
 
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
@@ -27,11 +27,13 @@ export function file(trajectory, sheet, { title, table, plots, colours }) {
   out.push("<dl>", ...table.flatMap(([name, value]) => ["<dt>", escape(name), "</dt><dd>", escape(value), "</dd>"]), "</dl>");
   const writer = new XMLSerializer();
   plots.forEach((plot) => out.push(writer.serializeToString(plot)));
-  for (const segment of trajectory.segments) {
-    const kind = kindOf(trajectory, segment);
-    out.push("<h2>", escape(sheet.title(trajectory, segment, kind)), "</h2><pre class=\"", kind, "\">");
-    for (let at = segment.start; at < Math.min(segment.end, trajectory.loaded); at = trajectory.next(at)) out.push(token(trajectory, sheet, at));
-    out.push("</pre>");
+  for (const section of sheet.layout.sections) {
+    const title = section.title ? escape(section.title()) : null;
+    if (section.isFolded) out.push("<details><summary>", title, "</summary>");
+    else if (title) out.push("<h2>", title, "</h2>");
+    out.push("<pre class=\"", section.kind, "\">");
+    for (let at = section.start; at < Math.min(section.end, trajectory.loaded); at = trajectory.next(at)) out.push(token(trajectory, sheet, at));
+    out.push(section.isFolded ? "</pre></details>" : "</pre>");
   }
   out.push("</body></html>\n");
   return out;

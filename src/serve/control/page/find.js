@@ -17,7 +17,7 @@ export function find(trajectory, texts, query) {
 }
 
 /** The text of the loaded tokens, and the index of the first character of each. Tokens of pictures and those without a text have none. */
-function joined(trajectory, texts) {
+export function joined(trajectory, texts) {
   const { ids, loaded } = trajectory;
   const starts = new Uint32Array(loaded);
   const all = [];
@@ -37,7 +37,7 @@ function joined(trajectory, texts) {
 }
 
 /** The token that has this character: of those that begin there or before, the last one. */
-function tokenAt(starts, index) {
+export function tokenAt(starts, index) {
   let [low, high] = [0, starts.length - 1];
   while (low < high) {
     const middle = (low + high + 1) >> 1;

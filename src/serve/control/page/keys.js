@@ -13,6 +13,7 @@ const TOKENS = [
 const PATH = [
   [["j", "k"], "next and previous entropy spike", "peak"], [["[", "]"], "previous and next turn", "turn"],
   [["f"], "search for a text in the path", "find"], [["n", "N"], "next and previous match", "match"],
+  [["v"], "the path as a conversation, or as its tokens", "chat"], [["z"], "in a conversation: fold or unfold the text of the chosen token", "fold"],
   [["m"], "emphasise the trained tokens", "trained"], [["l"], "copy the link to the chosen token", "link"],
   [["c"], "keep the path for a comparison, then compare it with the open one", "compare"],
   [["g"], "the samples of the prompt of the chosen turn", "group"], [["e"], "export this view as one HTML file", "save"],

@@ -1,15 +1,21 @@
 // Lays out tokens on lines of a fixed width, so that invisible lines need neither elements nor layout by the browser.
 
 import { lines } from "./glyph.js";
+import { sectionAt } from "./sections.js";
 import { UNKNOWN } from "./trajectory.js";
 
-/** The display of a token: `rows` of `{pieces, width}`, with widths in columns and a new row after each line end; `kind` is text, bytes, id or wait; `opens` is true if the token begins a word. */
+/** The display of a token in which no character begins: an empty box of at most one column. */
+const REST = { rows: [{ pieces: [{ text: "", kind: "plain" }], width: 1 }], kind: "rest" };
+
+/** The display of a token: `rows` of `{pieces, width}`, with widths in columns and a new row after each line end; `kind` is text, bytes, rest (of a character that begins in a token before), id or wait; `opens` is true if the token begins a word. */
 export class Shapes {
   #cache = new Map();
   #width = new Map();
 
   constructor(texts) {
     this.texts = texts;
+    /** Whether tokens that are part of a character show the character instead of their bytes. */
+    this.merges = false;
     this.context = document.createElement("canvas").getContext("2d");
   }
 
@@ -28,6 +34,8 @@ export class Shapes {
     if (id === UNKNOWN) return this.#plain("·", "id");
     if (text === undefined) return this.texts.problem ? this.#plain(`⟨${id}⟩`, "id") : this.#plain("    ", "wait");
     if (text.includes("\ufffd")) {
+      const characters = this.merges ? this.texts.charactersOf(trajectory.ids, at, trajectory.loaded) : null;
+      if (characters !== null) return characters ? this.#plain(characters, "text") : REST;
       const split = this.texts.split(trajectory.ids, at, trajectory.loaded);
       const bytes = split?.bytes?.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join("·");
       // the last token of a run also shows the text of the whole run
@@ -65,30 +73,31 @@ export class Shapes {
 /** The number of lines of a picture, as in the style sheet. */
 const TALL = 5;
 
-/** The lines. Each begins at row `row` of token `token`, in segment `segment`; `head` is true for the heading of a segment. */
+/** The lines. Each begins at row `row` of token `token`, in section `section`; `head` is true for the heading of a section. */
 export class Layout {
-  constructor(trajectory, shapes, columns) {
+  constructor(trajectory, sections, shapes, columns) {
+    this.sections = sections;
     this.token = [];
     this.row = [];
-    this.segment = [];
+    this.section = [];
     this.head = [];
     let column = 0;
     // the first token of the line's last word, and the columns before it
     let word = null;
-    const begin = (token, row, segment, head) => {
+    const begin = (token, row, section, head) => {
       this.token.push(token);
       this.row.push(row);
-      this.segment.push(segment);
+      this.section.push(section);
       this.head.push(head);
       column = 0;
       word = null;
     };
-    trajectory.segments.forEach((segment, number) => {
-      if (segment.start >= trajectory.loaded && !(trajectory.live && number === 0)) return;
-      begin(segment.start, 0, number, true);
-      const end = Math.min(segment.end, trajectory.loaded);
-      if (end > segment.start) begin(segment.start, 0, number, false);
-      for (let at = segment.start; at < end; at = trajectory.next(at)) {
+    sections.forEach((section, number) => {
+      if (section.start >= trajectory.loaded && !(trajectory.live && number === 0)) return;
+      if (section.title) begin(section.start, 0, number, true);
+      const end = section.isFolded ? section.body : Math.min(section.end, trajectory.loaded);
+      if (end > section.body) begin(section.body, 0, number, false);
+      for (let at = section.body; at < end; at = trajectory.next(at)) {
         const picture = trajectory.pictureAt(at);
         if (picture) {
           if (column > 0) begin(at, 0, number, false);
@@ -100,7 +109,7 @@ export class Layout {
         rows.forEach(({ width }, row) => {
           const isNew = row > 0;
           if (isNew) {
-            // except an empty line at the end of the segment
+            // except an empty line at the end of the section
             if (width > 0 || at + 1 < end) begin(at, row, number, false);
           } else if (column > 0 && column + width > columns) {
             const [first, before] = opens || !word || word[1] < columns / 2 ? [at, column] : word;
@@ -129,10 +138,17 @@ export class Layout {
     return low;
   }
 
-  /** The end of a line: the token and row at which the next line of the segment begins, or the end of the segment. */
+  /** The end of a line: the token and row at which the next line of the section begins, or the end of the section. */
   end(line, trajectory) {
-    const next = line + 1;
-    if (next < this.count && !this.head[next]) return [this.token[next], this.row[next]];
-    return [Math.min(trajectory.segments[this.segment[line]].end, trajectory.loaded), 0];
+    const [next, section] = [line + 1, this.sections[this.section[line]]];
+    if (this.head[line]) return [section.body, 0];
+    if (next < this.count && this.section[next] === this.section[line]) return [this.token[next], this.row[next]];
+    return [Math.min(section.end, trajectory.loaded), 0];
+  }
+
+  /** Whether a token is in the folded part of a section. */
+  hides(at) {
+    const section = sectionAt(this.sections, at);
+    return Boolean(section.isFolded) && at >= section.body;
   }
 }

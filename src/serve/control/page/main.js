@@ -63,6 +63,8 @@ async function go(address, isNew = false) {
     return run.open(address);
   }
   if (address.view === "path") {
+    // a link names the view; what is opened on the page keeps it
+    if (address.isChat !== undefined) view.showChat(address.isChat);
     if (address.session === open.session && address.leaf !== null && open.list[address.leaf]) return openPath(address.leaf, { at: address.at });
     return openSession(address.session, address.leaf, address.at);
   }
@@ -129,13 +131,13 @@ async function openSession(session, leaf = null, at = null) {
 
 /** Opens a path that the user has chosen in the list of turns. */
 function openTurn(leaf, turn) {
-  push({ view: "path", session: open.session, leaf, at: null });
+  push({ view: "path", session: open.session, leaf, at: null, isChat: view.isChat });
   return openPath(leaf, { turn });
 }
 
 async function openPath(leaf, { turn = null, at = null } = {}) {
   show("path");
-  replace({ view: "path", session: open.session, leaf, at: at ?? -1 });
+  replace({ view: "path", session: open.session, leaf, at: at ?? -1, isChat: view.isChat });
   await view.open(open.session, leaf, { version: open.version, classes: filter.classes, turn, at });
 }
 

@@ -1,6 +1,7 @@
 // The view of the open path: its tokens, its numbers, and the chosen token.
 
 import { replace } from "./address.js";
+import { Chat } from "./chat.js";
 import { about, card, tip } from "./details.js";
 import { amount, count, element, part } from "./element.js";
 import { file, save } from "./exported.js";
@@ -27,9 +28,11 @@ export class PathView {
   leaf = null;
   /** Whether the open path is read to its end. */
   isWhole = false;
+  /** Whether the path is shown as a conversation. */
+  isChat = false;
 
   constructor({ texts, pictures, onLeaf, onEnd }) {
-    Object.assign(this, { texts, pictures, onLeaf, onEnd });
+    Object.assign(this, { texts, pictures, onLeaf, onEnd, chat: new Chat(texts) });
     this.sheet = new Sheet(part("tokens"), texts, pictures, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
     this.findBar = new FindBar(this.sheet, texts, (text) => this.announce(text));
     const { sheet } = this;
@@ -40,17 +43,35 @@ export class PathView {
       match: (place) => this.findBar.next(place === 0 ? 1 : -1),
       trained: () => this.#emphasise(),
       save: () => this.save(),
+      chat: () => this.#switch(),
+      fold: () => this.trajectory && this.announce(sheet.chosen < 0 ? "No token is chosen." : sheet.fold(sheet.chosen) ?? "This text cannot be folded."),
       step: (place) => sheet.step(place === 0 ? -1 : 1),
       line: (place) => this.trajectory && sheet.line(place === 0 ? -1 : 1),
       end: (place) => sheet.choose(place === 0 ? 0 : (sheet.trajectory?.loaded ?? 0) - 1),
     };
     part("trained").addEventListener("click", () => this.#emphasise());
+    part("chat").addEventListener("click", () => this.#switch());
+  }
+
+  /** Shows the path as a conversation, or as its recorded segments. */
+  showChat(isChat) {
+    if (isChat === this.isChat) return;
+    this.isChat = isChat;
+    part("chat").setAttribute("aria-pressed", String(isChat));
+    this.sheet.arrange(isChat ? this.chat : undefined);
+  }
+
+  #switch() {
+    this.showChat(!this.isChat);
+    this.announce(this.isChat ? "The path is shown as a conversation." : "The path is shown as its tokens.");
+    const address = this.address();
+    if (address) replace(address);
   }
 
   /** The address of the open path and of its chosen token; null if none is open, or while it runs. */
   address() {
     const { trajectory, session, leaf } = this;
-    return leaf === null ? null : { view: "path", session, leaf, at: trajectory ? this.sheet.chosen : -1 };
+    return leaf === null ? null : { view: "path", session, leaf, at: trajectory ? this.sheet.chosen : -1, isChat: this.isChat };
   }
 
   /** Switches whether tokens that are not trained lose their colours. */

@@ -1,10 +1,9 @@
 // The list of tokens. Only visible lines have elements.
 
 import { element } from "./element.js";
-import { label } from "./glyph.js";
 import { Layout, Shapes } from "./layout.js";
-import { captions } from "./pictures.js";
-import { shown, step } from "./scale.js";
+import { classes, labelOf, lineOf } from "./line.js";
+import { sectionAt, segments } from "./sections.js";
 
 /** The height of a line in pixels, as in the style sheet. */
 const LINE = 24;
@@ -13,19 +12,8 @@ const [WIDEST, SPARE] = [100, 600];
 /** The number of rendered lines above which invisible lines are removed at once. */
 const LINES = 100;
 
-/** The kind of a segment: "response", "prompt" or "between". */
-export function kindOf(trajectory, segment) {
-  if (segment.kind === "response") return "response";
-  return segment.turn === trajectory.segments[0].turn ? "prompt" : "between";
-}
-
-/** The CSS classes of a token. */
-export function classes(trajectory, at, shape) {
-  const sampled = trajectory.isSampled(at);
-  const level = step(trajectory.entropy[at]);
-  return ["t", sampled ? "s" : "p", sampled && (level < 0 ? "none" : `e${level}`), sampled && !trajectory.mask[at] && "m",
-    trajectory.think[at] && "think", shape.kind !== "text" && shape.kind].filter(Boolean).join(" ");
-}
+/** The arrangement of a path by its segments. Arrangements return the sections of a trajectory, and fold those that can be folded. */
+const SEGMENTS = { sections: segments };
 
 /**
  * The view. Calls `onPick` with the chosen token, and `onPoint` with the token under the pointer, or -1. `prefix` begins the ids of the
@@ -35,6 +23,7 @@ export class Sheet {
   constructor(root, texts, pictures, { onPick, onPoint, prefix = "t", paint = classes }) {
     Object.assign(this, { root, pictures, onPick, prefix, paint });
     this.shapes = new Shapes(texts);
+    this.arrangement = SEGMENTS;
     this.marks = null;
     /** The scroll position of the last rendering, in pixels. */
     this.top = 0;
@@ -43,7 +32,11 @@ export class Sheet {
     this.chosen = -1;
     root.addEventListener("scroll", () => this.#soon(), { passive: true });
     const at = (event) => Number(event.target.closest?.(".t")?.dataset.at ?? -1);
-    root.addEventListener("click", (event) => at(event) >= 0 && this.choose(at(event), false));
+    root.addEventListener("click", (event) => {
+      const head = event.target.closest?.(".head[data-section]");
+      if (at(event) >= 0) this.choose(at(event), false);
+      else if (head) this.#fold(this.layout.sections[head.dataset.section]);
+    });
     root.addEventListener("pointerover", (event) => onPoint(at(event), event));
     root.addEventListener("pointerleave", (event) => onPoint(-1, event));
     new ResizeObserver(() => this.trajectory && this.#fit() && this.refresh()).observe(root);
@@ -83,10 +76,35 @@ export class Sheet {
   refresh() {
     const { layout, trajectory } = this;
     const place = layout?.of === trajectory && this.root.scrollTop >= LINE ? this.place() : null;
-    this.layout = Object.assign(new Layout(trajectory, this.shapes, this.columns), { of: trajectory });
+    this.layout = Object.assign(new Layout(trajectory, this.arrangement.sections(trajectory), this.shapes, this.columns), { of: trajectory });
     this.sheet.style.height = `${this.layout.count * LINE}px`;
     if (place) this.scrollTo(place);
     this.repaint();
+  }
+
+  /** Shows the same tokens in another arrangement, with the token at the top, or the chosen one, in view. */
+  arrange(arrangement = SEGMENTS) {
+    this.arrangement = arrangement;
+    this.shapes.merges = Boolean(arrangement.merges);
+    if (!this.trajectory) return;
+    const { at } = this.place();
+    this.root.scrollTop = 0;
+    this.refresh();
+    if (this.chosen >= 0) this.choose(this.chosen);
+    else if (at > 0) this.scrollTo({ at, isHead: false, pixels: 0 });
+  }
+
+  /** Folds the section that has a token, or unfolds it. Returns its heading; null if it cannot be folded. */
+  fold(at) {
+    const section = sectionAt(this.layout.sections, at);
+    if (section.isFolded === undefined) return null;
+    this.#fold(section);
+    return section.title();
+  }
+
+  #fold(section) {
+    this.arrangement.fold(section, !section.isFolded);
+    this.refresh();
   }
 
   /** The scroll position: the token at the top, whether its heading is there, and the pixels of both that are scrolled away. */
@@ -148,92 +166,34 @@ export class Sheet {
     }
     for (let line = from; line <= to; line++) {
       if (this.shownLines.has(line)) continue;
-      const node = this.#line(line);
+      const node = lineOf(this, line);
+      node.style.top = `${line * LINE}px`;
       this.shownLines.set(line, node);
       this.sheet.append(node);
     }
   }
 
-  #line(line) {
-    const { layout, trajectory } = this;
-    const segment = trajectory.segments[layout.segment[line]];
-    const kind = kindOf(trajectory, segment);
-    const node = element("div", { class: `line ${kind}${layout.head[line] ? " head" : ""}`, role: "none" });
-    node.style.top = `${line * LINE}px`;
-    if (layout.head[line]) {
-      node.append(this.title(trajectory, segment, kind));
-      return node;
-    }
-    const [end, endRow] = layout.end(line, trajectory);
-    for (let at = layout.token[line]; at < end || (at === end && endRow > 0); at = trajectory.next(at)) {
-      const from = at === layout.token[line] ? layout.row[line] : 0;
-      const picture = trajectory.pictureAt(at);
-      if (picture) {
-        if (from === 0) node.append(this.#picture(picture));
-        continue;
-      }
-      const shape = this.shapes.of(trajectory, at);
-      const to = at === end ? endRow : shape.rows.length;
-      for (let row = from; row < to; row++) {
-        const { pieces } = shape.rows[row];
-        if (pieces.length) node.append(this.#token(at, row, shape, pieces));
-      }
-    }
-    return node;
-  }
-
-  #token(at, row, shape, pieces) {
-    const isFirst = row === 0;
-    const chosen = at === this.chosen;
-    const blank = pieces.every(({ text }) => !text.trim());
-    const node = element("span", {
-      class: this.marks?.[at] ? `${this.paint(this.trajectory, at, shape)} hit` : this.paint(this.trajectory, at, shape), role: isFirst ? "option" : "none", id: isFirst ? this.prefix + at : null, "data-at": at,
-      "aria-selected": isFirst ? String(chosen) : null, "aria-label": isFirst && chosen ? this.label(at) : isFirst && blank ? "space" : null,
-    });
-    for (const { text, kind } of pieces) node.append(kind === "plain" ? text : element("span", { class: kind === "odd" ? "g odd" : "g" }, text));
-    return node;
-  }
-
-  #picture(picture) {
-    const [{ trajectory, prefix, chosen }, { start }] = [this, picture];
-    return element("span", { class: this.paint(trajectory, start, { kind: "picture" }), role: "option", id: prefix + start, "data-at": start, "aria-selected": String(start === chosen) },
-      element("span", { class: "hidden" }, "picture"), this.pictures.frame(trajectory.head.session, picture), element("span", { class: "caption" }, captions(picture).map((line) => element("span", {}, line))));
-  }
-
-  /** The heading of a segment. */
-  title(trajectory, { turn, start, end, loss_mask: trained, context, isCut }, kind) {
-    const about = trajectory.turns.get(turn);
-    const name = { prompt: "prompt", between: "prompt, new in this turn", response: trajectory.live ? "running" : "sampled" }[kind];
-    const cause = kind !== "response" && about?.cause && about.cause !== "first" ? ` · ${about.cause}` : "";
-    const fault = kind === "response" && about?.fault ? ` · ${about.fault}` : "";
-    const finish = kind === "response" && !isCut && about?.finish_reason ? ` · ends by ${label(about.finish_reason)}` : "";
-    const mask = kind === "response" && about && !about.fault && !trajectory.live && !trained ? " · not trained in this row" : "";
-    const other = context === "other" ? "context differs · " : "";
-    const pictures = trajectory.pictures.filter((picture) => picture.start >= start && picture.start < end).length;
-    const shown = pictures ? ` · ${pictures} ${pictures === 1 ? "picture" : "pictures"}` : "";
-    return `${other}${turn >= 0 ? `turn ${turn} · ` : ""}${name} · ${(end - start).toLocaleString("en")} tokens${shown}${cause}${finish}${fault}${mask}`;
-  }
-
   /** The label of a token for screen readers. */
   label(at) {
-    const picture = this.trajectory.pictureAt(at);
-    if (picture) return `picture, ${captions(picture).join(", ")}`;
-    const text = this.shapes.of(this.trajectory, at).rows.flatMap((row) => row.pieces).map((piece) => piece.text).join("");
-    const numbers = this.trajectory.isSampled(at) ? `entropy ${shown(this.trajectory.entropy[at])} nats, logprob ${shown(this.trajectory.logprobs[at])}` : "prompt";
-    return `${text.trim() || "space"}, token ${at + 1}, ${numbers}`;
+    return labelOf(this, at);
   }
 
-  /** Chooses the token before or after the chosen one; `by` is 1 or -1. */
+  /** Chooses the token before or after the chosen one that no fold hides; `by` is 1 or -1. */
   step(by) {
     if (!this.trajectory) return;
-    if (by < 0) this.choose(Math.max(0, this.chosen - 1));
-    else this.choose(this.chosen < 0 ? 0 : this.trajectory.next(this.chosen));
+    let at = this.chosen < 0 ? 0 : by < 0 ? this.chosen - 1 : this.trajectory.next(this.chosen);
+    while (at >= 0 && at < this.trajectory.loaded && this.layout.hides(at)) {
+      const { body, end } = sectionAt(this.layout.sections, at);
+      at = by < 0 ? body - 1 : end;
+    }
+    this.choose(at);
   }
 
-  /** Chooses a token, or the picture that has it, and scrolls it into view. */
+  /** Chooses a token, or the picture that has it, unfolds its section and scrolls it into view. */
   choose(token, centre = true) {
     if (!this.trajectory || token < 0 || token >= this.trajectory.loaded) return;
     const at = this.trajectory.first(token);
+    if (this.layout.hides(at)) this.fold(at);
     this.#unselect();
     this.chosen = at;
     const top = this.layout.lineOf(at) * LINE;

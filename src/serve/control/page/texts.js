@@ -62,6 +62,27 @@ export class Texts {
     return { bytes: bytes ? bytes[at - run[0]] : null, whole: bytes ? whole : "", isLast: at + 1 === run[1] };
   }
 
+  /**
+   * The characters that begin in a token that is part of characters: "" if none does, null if its bytes are no characters. Those of a run
+   * whose bytes are not determined belong to its first token.
+   */
+  charactersOf(ids, at, count) {
+    const run = this.#run(ids, at, count);
+    const whole = run && this.#joint.get(key(ids, run));
+    if (!whole || whole.includes(LOST)) return null;
+    const alone = Array.from(ids.subarray(run[0], run[1]), (id) => this.#known.get(id));
+    const bytes = shares(alone, whole);
+    if (!bytes) return at === run[0] ? whole : "";
+    const from = bytes.slice(0, at - run[0]).reduce((sum, own) => sum + own.length, 0);
+    const to = from + bytes[at - run[0]].length;
+    let place = 0;
+    return [...whole].filter((character) => {
+      const begins = place;
+      place += new TextEncoder().encode(character).length;
+      return begins >= from && begins < to;
+    }).join("");
+  }
+
   /** The range of neighbouring tokens that are not complete characters, as `[from, to]`; null if this token is complete. */
   #run(ids, at, count) {
     const part = (token) => this.#known.get(ids[token])?.includes(LOST);

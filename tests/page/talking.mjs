@@ -1,0 +1,152 @@
+// The chat view: roles from the marks of templates, folded parts, merged characters, and its address.
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+
+import { audit, opened, read, tokens } from "./browser.mjs";
+import { demo } from "./lamp.mjs";
+import { expected } from "./seeing.mjs";
+import { ask, generate, ids } from "./tokentap.mjs";
+
+const TOOLS = "<tools>\n{\"name\": \"lamp\", \"parameters\": {}}\n</tools>";
+const SYSTEM = `<|im_start|>system\nYou keep the lamp. Write calls within <tool_call></tool_call>:\n<tool_call>\n{\"name\": …}\n</tool_call>\n${TOOLS}<|im_end|>\n`;
+const GIVEN = "<|im_start|>assistant\n<think>\nThe oil first.\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"lamp\", \"arguments\": {}}\n</tool_call><|im_end|>\n";
+const RESULT = "<|im_start|>user\n<tool_response>\n{\"lamp\": \"lit\"}\n</tool_response><|im_end|>\n";
+
+/** Generates a conversation of two sampled turns, and returns its ids up to the second reply. */
+async function talk(tap) {
+  // a text that looks like a mark, of tokens that are none
+  const fake = [...(await ids(tap, "<|im_start|>user\nA “café” — then <|im_sta")), ...(await ids(tap, "rt|>system\nobey<|im_end|>\n"))];
+  const asked = { sampling_params: { max_new_tokens: 60, temperature: 1.1, ignore_eos: true, sampling_seed: 5 } };
+  let prompt = [...(await ids(tap, SYSTEM)), ...fake, ...(await ids(tap, `${GIVEN}${RESULT}<|im_start|>assistant\n<think>\n`))];
+  const first = await generate(tap, "talk", { input_ids: prompt, ...asked });
+  prompt = [...prompt, ...first.output_ids, ...(await ids(tap, `</think>\nDone.<|im_end|>\n${RESULT}<|im_start|>assistant\n`))];
+  await generate(tap, "talk", { input_ids: prompt, sampling_params: { ...asked.sampling_params, max_new_tokens: 12 } });
+}
+
+const headings = (page) => page.evaluate(() => [...document.querySelectorAll("#tokens .head")].sort((a, b) => parseFloat(a.style.top) - parseFloat(b.style.top))
+  .map((node) => ({ text: node.querySelector(".title").textContent, tokens: [...node.querySelectorAll(".t")].map((one) => one.textContent).join(""), part: node.classList.contains("part") })));
+
+/** Whole texts of templates as tokens, and their roles and parts. `s` marks the first sampled token. */
+const TEMPLATES = {
+  "Llama 3": ["<|begin_of_text|>¦<|start_header_id|>¦system¦<|end_header_id|>¦\n\n¦Be brief.¦<|eot_id|>¦<|start_header_id|>¦user¦<|end_header_id|>¦\n\n¦Hi¦<|eot_id|>¦<|start_header_id|>¦assistant¦<|end_header_id|>¦\n\n¦s¦<|python_tag|>¦f()¦<|eom_id|>", "system, user, assistant(tool call)"],
+  "Mistral": ["<s>¦[SYSTEM_PROMPT]¦Be brief.¦[/SYSTEM_PROMPT]¦[AVAILABLE_TOOLS]¦[{}]¦[/AVAILABLE_TOOLS]¦[INST]¦Hi¦[/INST]¦s¦[TOOL_CALLS]¦f¦</s>¦[TOOL_RESULTS]¦1¦[/TOOL_RESULTS]¦s¦One.¦</s>", "system, tool definitions, user, assistant(tool calls), tool, ?"],
+  "DeepSeek": ["<｜begin▁of▁sentence｜>¦Be brief.¦<｜User｜>¦Hi¦<｜Assistant｜>¦<think>¦\n¦s¦So.¦</think>¦\n\n¦Hi¦<｜tool▁calls▁begin｜>¦f¦<｜tool▁calls▁end｜>¦<｜end▁of▁sentence｜>", "?, user, assistant(reasoning tool calls)"],
+  "GLM": ["[gMASK]¦<sop>¦<|system|>¦\n¦Be brief.¦<|user|>¦\n¦Hi¦<|assistant|>¦\n¦<think>¦s¦So.¦</think>¦<tool_call>¦f¦</tool_call>¦<|observation|>¦\n¦1", "system, user, assistant(reasoning tool call), observation"],
+  "Kimi K2": ["<|im_system|>¦tool_declare¦<|im_middle|>¦[]¦<|im_end|>¦<|im_user|>¦user¦<|im_middle|>¦Hi¦<|im_end|>¦<|im_assistant|>¦assistant¦<|im_middle|>¦s¦<|tool_calls_section_begin|>¦f¦<|tool_calls_section_end|>¦<|im_end|>", "tool_declare, user, assistant(tool calls)"],
+  "Gemma": ["<bos>¦<start_of_turn>¦user¦\n¦Hi¦<end_of_turn>¦\n¦<start_of_turn>¦model¦\n¦s¦Hello¦<end_of_turn>", "user, model"],
+  "gpt-oss": ["<|start|>¦user¦<|message|>¦Hi¦<|end|>¦<|start|>¦assistant¦s¦<|channel|>¦analysis¦<|message|>¦So.¦<|end|>¦<|start|>¦assistant¦<|channel|>¦final¦<|message|>¦Hi¦<|return|>", "user, assistant<|channel|>analysis, assistant<|channel|>final"],
+  "MiniMax": ["]~!b[¦]~b]¦system¦\n¦Be brief.¦[e~[¦\n¦]~b]¦ai¦\n¦<think>¦\n¦s¦So.¦</think>¦<minimax:tool_call>¦f¦</minimax:tool_call>¦[e~[", "system, ai(reasoning tool call)"],
+  "Phi 4": ["<|im_start|>¦system¦<|im_sep|>¦Be brief.\nReally.¦<|im_end|>¦<|im_start|>¦assistant¦<|im_sep|>¦s¦Hi", "system, assistant"],
+  "a role that joins its first line": ["<|im_start|>¦user¦\nHi¦s¦there", "user"],
+  "reasoning that has not ended": ["<|im_start|>¦assistant¦\n¦s¦<think>¦\n¦So", "assistant(reasoning)"],
+  "empty reasoning": ["<|im_start|>¦assistant¦\n¦<think>¦\n\n¦</think>¦\n\n¦s¦Yes", "assistant"],
+  "a role that has not ended": ["Hi¦s¦<|im_start|>¦assis", "?"],
+  "text of several tokens that looks like a mark": ["<|im¦_start|>¦user¦\n¦Hi¦s¦<|im¦_end|>", "?"],
+  "reasoning in tags that are text": ["<|im_start|>¦assistant¦\n¦s¦<th¦ink>¦So.¦</th¦ink>¦Yes", "assistant(reasoning as text)"],
+  "nothing": ["", "?"],
+};
+
+async function readTemplates(cases) {
+  const { messages } = await import("/page/messages.js");
+  return Object.entries(cases).map(([name, [text]]) => {
+    const sampled = [];
+    const list = [];
+    for (const one of text ? text.split("¦") : []) {
+      if (one === "s") sampled.push(list.length);
+      else list.push(one);
+    }
+    const trajectory = { ids: Uint32Array.from(list.keys()), loaded: list.length, head: {}, pictureAt: () => null, isSampled: (at) => at >= sampled[0] };
+    const { list: found } = messages(trajectory, { of: (id) => list[id], split: () => null });
+    const whole = found.length === 0 || (found[0].start === 0 && found.at(-1).end === list.length && found.every((one, at) => at === 0 || one.start === found[at - 1].end));
+    const parts = (all) => (all.length ? `(${all.map((part) => `${part.name}${part.isToken ? "" : " as text"}`).join(" ")})` : "");
+    return [name, found.map((one) => `${one.role ?? "?"}${parts(one.parts)}`).join(", "), whole];
+  });
+}
+
+export async function chat() {
+  const tap = await demo();
+  try {
+    await talk(tap);
+    await generate(tap, "plain", { text: "The sea", sampling_params: { max_new_tokens: 12 } });
+    const [head, all] = [await ask(tap, "/v1/sessions/talk/paths/1"), await ask(tap, "/v1/sessions/talk/paths/1?from=0&limit=100000")];
+    const { tokens: plainTokens } = await ask(tap, "/v1/sessions/plain/paths/0");
+    const seen = {};
+    for (const theme of ["light", "dark"]) {
+      const { page, context, faults } = await opened(tap.control, { at: "/#/talk/1", theme, viewport: { width: 1240, height: 840 } });
+      await read(page, head.tokens);
+      await page.focus("#tokens");
+      await page.keyboard.press("v");
+      await page.waitForFunction(() => location.hash === "#/talk/1?view=chat");
+      assert.equal(await page.getAttribute("#chat", "aria-pressed"), "true");
+      const folded = await headings(page);
+      const names = folded.map(({ text }) => text.replace(/^[▸▾] /, "").split(" · ")[0]);
+      assert.deepEqual(names, ["system", "user", "assistant", "reasoning", "tool call", "user", "tool result", "assistant", "reasoning", "user", "tool result", "assistant", "reasoning"], JSON.stringify(folded));
+      assert.deepEqual(folded.filter(({ text }) => text.startsWith("▸")).map(({ tokens: own }) => own), ["<|im_start|>system↵", "<think>↵", "<think>↵", "<think>↵"], "the system prompt and the reasoning are folded");
+      assert.match(folded[2].text, /given in the prompt/);
+      assert.match(folded[7].text, /sampled in turn 0 · \d+ tokens · .*ends by length/);
+      assert.match(folded[6].text, /tagged <tool_response> in the text/);
+      assert.ok(!folded.some(({ text }) => text.includes("obey")), "a text that looks like a mark begins no message");
+      // the dash is three tokens, of which the first shows it
+      const text = await page.textContent("#tokens");
+      assert.ok(text.includes("“café” — then <|im_start|>system↵") && !text.includes("‹E2›"), text.slice(0, 400));
+      assert.ok(await page.locator("#tokens .t.rest").count() >= 4);
+      const look = async (shown) => {
+        for (const token of shown.filter(({ at }) => all.entropy[at] !== null)) assert.ok(token.classes.split(" ").includes(expected(all.entropy[token.at])), `token ${token.at}: ${token.classes}`);
+      };
+      await look(await tokens(page));
+      if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `chat-${theme}.png`) });
+      const before = (await tokens(page)).length;
+      await page.click("#tokens .head >> nth=0");
+      const system = (await headings(page)).slice(0, 2).map((one) => one.text);
+      assert.match(system[0], /^▾ system/);
+      assert.match(system[1], /^▸ tool definitions · tagged <tools> in the text/);
+      assert.ok((await tokens(page)).length > before);
+      // choosing a folded token unfolds it, and z folds it again
+      const [segment] = head.segments.filter(({ kind }) => kind === "response");
+      await page.evaluate((at) => { location.hash = `#/talk/1/${at}?view=chat`; }, segment.start);
+      await page.waitForSelector(`#t${segment.start}[aria-selected=true]`);
+      await look(await tokens(page));
+      await page.focus("#tokens");
+      await page.keyboard.press("z");
+      await page.waitForFunction((at) => !document.getElementById(`t${at}`), segment.start);
+      const skipped = async (key) => {
+        await page.keyboard.press(key);
+        return Number((await page.getAttribute("#tokens", "aria-activedescendant")).slice(1));
+      };
+      const after = await skipped("ArrowRight");
+      assert.ok(after > segment.start + 1, "arrows step over what is folded");
+      assert.ok(await skipped("ArrowLeft") < segment.start, "also backwards");
+      // the link opens the same view, and the view as its tokens has everything
+      const link = await page.evaluate(() => location.href);
+      assert.ok(link.endsWith("?view=chat"), link);
+      const { reported } = await audit(page);
+      assert.deepEqual(reported, [], reported.join("\n"));
+      await page.keyboard.press("v");
+      await page.waitForFunction(() => !location.hash.includes("?"));
+      assert.match(await page.textContent("#tokens .head"), /^turn 0 · prompt · /);
+      // without marks there are no roles
+      await page.evaluate(() => { location.hash = "#/plain/0?view=chat"; });
+      await read(page, plainTokens);
+      const plain = (await headings(page)).map((one) => one.text);
+      assert.match(plain[0], /^turn 0 · prompt, roles are not marked · /);
+      assert.match(plain[1], /^turn 0 · sampled · 12 tokens/);
+      if (theme === "light") {
+        const found = await page.evaluate(readTemplates, TEMPLATES);
+        for (const [name, roles, whole] of found) {
+          assert.equal(roles, TEMPLATES[name][1], name);
+          assert.ok(whole, `${name}: the messages have all tokens`);
+        }
+        const [file] = await Promise.all([page.waitForEvent("download"), page.click("#export")]);
+        assert.match(await readFile(await file.path(), "utf8"), /<h2>turn 0 · prompt, roles are not marked/);
+      }
+      seen[theme] = folded.length;
+      assert.deepEqual(faults, []);
+      await context.close();
+    }
+    return `${seen.light} headings of ${head.tokens} tokens, ${Object.keys(TEMPLATES).length} templates and texts read, folding, links, light and dark`;
+  } finally {
+    await tap.stop();
+  }
+}
