@@ -19,8 +19,8 @@ export async function closed() {
 }
 
 /** A page whose `faults` are console errors, failed scripts, dialogs and requests to anywhere but `origin`. */
-export async function opened(origin, { at = "/", theme = "light", viewport = { width: 1400, height: 900 }, expected = () => false, init } = {}) {
-  const context = await (await launched()).newContext({ viewport, colorScheme: theme, acceptDownloads: true });
+export async function opened(origin, { at = "/", theme = "light", viewport = { width: 1400, height: 900 }, isPhone = false, expected = () => false, init } = {}) {
+  const context = await (await launched()).newContext({ viewport: isPhone ? { width: 390, height: 844 } : viewport, isMobile: isPhone, hasTouch: isPhone, colorScheme: theme, acceptDownloads: true });
   const page = await context.newPage();
   if (init) await page.addInitScript(init);
   const faults = [];

@@ -9,11 +9,12 @@ import { compare, measurements, without } from "./comparing.mjs";
 import { adapters, filter, find, link, odd } from "./finding.mjs";
 import { exported, hostile, names } from "./hostile.mjs";
 import { chat } from "./talking.mjs";
+import { phone } from "./phone.mjs";
 import { run } from "./run.mjs";
 import { grouping, samples } from "./sampled.mjs";
 import { live, opens, texts } from "./seeing.mjs";
 
-const CHECKS = { opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, token };
+const CHECKS = { opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);

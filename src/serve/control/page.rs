@@ -40,17 +40,19 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 46] = [
+pub const ASSETS: [Asset; 48] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
     Asset { path: "/page/chat.css", text: include_str!("page/chat.css"), kind: STYLE },
     Asset { path: "/page/run.css", text: include_str!("page/run.css"), kind: STYLE },
+    Asset { path: "/page/narrow.css", text: include_str!("page/narrow.css"), kind: STYLE },
     Asset { path: "/page/tokens.css", text: include_str!("page/tokens.css"), kind: STYLE },
     Asset { path: "/page/icon.svg", text: include_str!("page/icon.svg"), kind: "image/svg+xml" },
     module!("address"),
     module!("alignment"),
     module!("api"),
+    module!("bottomsheet"),
     module!("chat"),
     module!("compare"),
     module!("curves"),

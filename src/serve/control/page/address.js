@@ -57,7 +57,7 @@ let waiting;
 /** Puts an address into the address bar without a new entry of the history; `soon` waits for further changes. */
 export function replace(address, soon = false) {
   clearTimeout(waiting);
-  const put = () => history.replaceState(null, "", format(address));
+  const put = () => history.replaceState(history.state, "", format(address));
   const before = location.hash;
   // a link that was followed meanwhile is not replaced before its event
   if (soon) waiting = setTimeout(() => location.hash === before && put(), SETTLED);

@@ -46,6 +46,7 @@ Object.assign(view.actions, { link: () => view.address() && copy(view.address(),
 /** Shows one of the views. */
 function show(name) {
   if (shown === "run" && name !== "run") run.close();
+  if (name !== "path") view.bottomSheet.hide();
   shown = name;
   for (const one of Object.keys(views)) part(`${one}-view`).hidden = one !== name;
   for (const one of ["path", "compare"]) part(`${one}-numbers`).hidden = one !== name;

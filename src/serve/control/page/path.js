@@ -1,6 +1,7 @@
 // The view of the open path: its tokens, its numbers, and the chosen token.
 
 import { replace } from "./address.js";
+import { BottomSheet } from "./bottomsheet.js";
 import { Chat } from "./chat.js";
 import { about, card, tip } from "./details.js";
 import { amount, count, element, part } from "./element.js";
@@ -34,6 +35,8 @@ export class PathView {
   constructor({ texts, pictures, onLeaf, onEnd }) {
     Object.assign(this, { texts, pictures, onLeaf, onEnd, chat: new Chat(texts) });
     this.sheet = new Sheet(part("tokens"), texts, pictures, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
+    this.bottomSheet = new BottomSheet(() => this.address() && replace(this.address()));
+    part("tokens").addEventListener("click", (event) => this.#tapped(event.target.closest(".t")));
     this.findBar = new FindBar(this.sheet, texts, (text) => this.announce(text));
     const { sheet } = this;
     this.actions = {
@@ -100,6 +103,7 @@ export class PathView {
 
   /** Stops reading and following. */
   close() {
+    this.bottomSheet.hide();
     this.#opening.abort();
     this.#opening = new AbortController();
     this.#follower?.stop();
@@ -222,10 +226,18 @@ export class PathView {
     if (address && !part("path-view").hidden) replace(address, true);
   }
 
+  /** The history must have the address of the token before its sheet gets an entry. */
+  #tapped(token) {
+    if (!token) return;
+    const address = this.address();
+    if (address) replace(address);
+    this.bottomSheet.open(token);
+  }
+
   #pointed(at, event) {
     const box = part("tip");
     const { trajectory } = this;
-    box.hidden = at < 0 || !trajectory || at >= trajectory.loaded;
+    box.hidden = at < 0 || !trajectory || at >= trajectory.loaded || event.pointerType === "touch";
     if (box.hidden) return;
     box.replaceChildren(...tip(this.texts, trajectory, at));
     const token = event.target.closest(".t").getBoundingClientRect();
