@@ -40,7 +40,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 48] = [
+pub const ASSETS: [Asset; 49] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -51,6 +51,7 @@ pub const ASSETS: [Asset; 48] = [
     Asset { path: "/page/icon.svg", text: include_str!("page/icon.svg"), kind: "image/svg+xml" },
     module!("address"),
     module!("alignment"),
+    module!("along"),
     module!("api"),
     module!("bottomsheet"),
     module!("chat"),

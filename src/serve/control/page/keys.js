@@ -10,6 +10,9 @@ const TOKENS = [
   [["ArrowLeft", "ArrowRight"], "previous and next token", "step"], [["ArrowUp", "ArrowDown"], "line above and below", "line"],
   [["Home", "End"], "first and last token", "end"],
 ];
+const CURVE = [
+  [["+", "=", "-"], "zoom in and out around the chosen token", "zoom"], [["ArrowLeft", "ArrowRight"], "earlier and later tokens", "pan"], [["0"], "all tokens", "whole"],
+];
 const PATH = [
   [["j", "k"], "next and previous entropy spike", "peak"], [["[", "]"], "previous and next turn", "turn"],
   [["f"], "search for a text in the path", "find"], [["n", "N"], "next and previous match", "match"],
@@ -32,7 +35,7 @@ const RUN = [
   [["l"], "copy the link to the selection", "link"], [["Escape"], "all steps", "all"],
 ];
 const VIEWS = { path: PATH, compare: COMPARE, group: GROUP, run: RUN };
-const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP], ["Run", RUN]];
+const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Entropy along the response, in the curve", CURVE], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP], ["Run", RUN]];
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" };
 
 /** Lists all keys in the dialog. */
@@ -62,6 +65,7 @@ export function keys(everywhere, current) {
     const { name, actions } = current();
     const isTokens = event.target.matches(".tokens");
     if (isTokens && run(TOKENS, actions, event)) return;
+    if (event.target.matches("#along") && run(CURVE, actions, event)) return;
     if (!run(VIEWS[name], actions, event)) run(EVERYWHERE, everywhere, event);
   });
 }

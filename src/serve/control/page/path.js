@@ -1,6 +1,7 @@
 // The view of the open path: its tokens, its numbers, and the chosen token.
 
 import { replace } from "./address.js";
+import { Curve, along } from "./along.js";
 import { BottomSheet } from "./bottomsheet.js";
 import { Chat } from "./chat.js";
 import { about, card, tip } from "./details.js";
@@ -9,7 +10,7 @@ import { file, save } from "./exported.js";
 import { FindBar } from "./findbar.js";
 import { label } from "./glyph.js";
 import { Follower } from "./live.js";
-import { along, histogram, mark } from "./plot.js";
+import { histogram } from "./plot.js";
 import { shown } from "./scale.js";
 import { Sheet } from "./sheet.js";
 import { Trajectory, UNKNOWN } from "./trajectory.js";
@@ -21,7 +22,6 @@ const FIRST = 2048;
 export class PathView {
   #opening = new AbortController();
   #follower = null;
-  #plot = null;
   trajectory = null;
   survey = null;
   /** The session and the leaf of the open path; the leaf is null if none is open, or while it runs. */
@@ -35,10 +35,11 @@ export class PathView {
   constructor({ texts, pictures, onLeaf, onEnd }) {
     Object.assign(this, { texts, pictures, onLeaf, onEnd, chat: new Chat(texts) });
     this.sheet = new Sheet(part("tokens"), texts, pictures, { onPick: (at) => this.#picked(at), onPoint: (at, event) => this.#pointed(at, event) });
+    const { sheet } = this;
     this.bottomSheet = new BottomSheet(() => this.address() && replace(this.address()));
     part("tokens").addEventListener("click", (event) => this.#tapped(event.target.closest(".t")));
+    this.curve = new Curve((at) => sheet.choose(at));
     this.findBar = new FindBar(this.sheet, texts, (text) => this.announce(text));
-    const { sheet } = this;
     this.actions = {
       peak: (place) => this.spike(place === 0 ? 1 : -1),
       turn: (place) => this.turnBy(place === 0 ? -1 : 1),
@@ -46,6 +47,9 @@ export class PathView {
       match: (place) => this.findBar.next(place === 0 ? 1 : -1),
       trained: () => this.#emphasise(),
       save: () => this.save(),
+      zoom: (place) => this.curve.zoom(place < 2 ? 1 / 2 : 2),
+      pan: (place) => this.curve.pan(place === 0 ? -1 / 2 : 1 / 2),
+      whole: () => this.curve.whole(),
       chat: () => this.#switch(),
       fold: () => this.trajectory && this.announce(sheet.chosen < 0 ? "No token is chosen." : sheet.fold(sheet.chosen) ?? "This text cannot be folded."),
       step: (place) => sheet.step(place === 0 ? -1 : 1),
@@ -93,7 +97,8 @@ export class PathView {
     this.close();
     this.sheet.show(null, line);
     this.findBar.refresh();
-    for (const id of ["about", "details", "along", "histogram", "facts"]) part(id).replaceChildren();
+    this.curve.clear();
+    for (const id of ["about", "details", "histogram", "facts"]) part(id).replaceChildren();
   }
 
   problem(error) {
@@ -189,11 +194,9 @@ export class PathView {
     const { trajectory } = this;
     this.sheet.refresh();
     this.survey = trajectory.survey();
-    this.#plot = along(trajectory, this.survey, (at) => this.sheet.choose(at));
-    part("along").replaceChildren(this.#plot);
+    this.curve.show(trajectory, this.survey);
     part("histogram").replaceChildren(histogram(trajectory, this.survey));
     part("facts").replaceChildren(about(trajectory, this.survey));
-    mark(this.#plot, this.survey, this.sheet.chosen);
     this.findBar.refresh();
     this.#above();
   }
@@ -220,7 +223,7 @@ export class PathView {
   #picked(at) {
     if (!this.trajectory) return; // the next path is being loaded
     part("details").replaceChildren(...card(this.texts, this.pictures, this.trajectory, at));
-    mark(this.#plot, this.survey, at);
+    this.curve.mark(at);
     const address = this.address();
     // a path that is still being read may be covered by another view
     if (address && !part("path-view").hidden) replace(address, true);
@@ -272,7 +275,7 @@ export class PathView {
     const colours = await (await fetch("/page/tokens.css")).text();
     const facts = [...part("facts").querySelectorAll("dt")].map((name) => [name.textContent, name.nextElementSibling.textContent]);
     const table = [["session", label(session, 128)], ...facts];
-    const plots = [along(trajectory, survey, () => {}), histogram(trajectory, survey)];
+    const plots = [along(trajectory, survey), histogram(trajectory, survey)];
     save(file(trajectory, this.sheet, { title: `${label(session, 128)}, path to turn ${leaf}`, table, plots, colours }), `tokentap-${session}-${leaf}`);
     this.announce("The view is saved as one HTML file.");
   }

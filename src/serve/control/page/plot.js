@@ -1,4 +1,4 @@
-// The plots of entropy over the sampled tokens and of a difference, and the entropy histogram, drawn as SVG.
+// The frame of plots, the plot of a difference, and the entropy histogram, drawn as SVG.
 
 import { signed } from "./difference.js";
 import { shape } from "./element.js";
@@ -21,39 +21,6 @@ export function words(x, y, anchor, text) {
   return shape("text", { x, y, "text-anchor": anchor }, text);
 }
 
-/** Plots the highest and the mean entropy of the tokens of each bar. Calls `onPick` with the token that was clicked. */
-export function along(trajectory, survey, onPick) {
-  const { sampled } = survey;
-  const bars = Math.max(1, Math.min(sampled.length, INNER));
-  const most = Math.max(0.5, Math.ceil(survey.most * 2) / 2);
-  const x = (at) => LEFT + (at / bars) * INNER;
-  const y = (value) => TOP + DEEP * (1 - Math.min(value, most) / most);
-  let [high, mean, think] = [`M${LEFT} ${y(0)}`, "", ""];
-  for (let bar = 0; bar < bars; bar++) {
-    const from = Math.floor((bar * sampled.length) / bars);
-    const to = Math.max(from + 1, Math.floor(((bar + 1) * sampled.length) / bars));
-    let [sum, count, top, thinks] = [0, 0, 0, 0];
-    for (let at = from; at < to && at < sampled.length; at++) {
-      const value = trajectory.entropy[sampled[at]];
-      thinks += trajectory.think[sampled[at]];
-      if (Number.isNaN(value)) continue;
-      sum += value;
-      count++;
-      top = Math.max(top, value);
-    }
-    high += `L${x(bar).toFixed(1)} ${y(top).toFixed(1)}H${x(bar + 1).toFixed(1)}`;
-    if (count) mean += `${mean ? "L" : "M"}${x(bar + 0.5).toFixed(1)} ${y(sum / count).toFixed(1)}`;
-    if (thinks) think += `M${x(bar).toFixed(1)} ${TOP}H${x(bar + 1).toFixed(1)}V${TOP + DEEP}H${x(bar).toFixed(1)}Z`;
-  }
-  const label = `Entropy of ${sampled.length} sampled tokens: mean ${shown(survey.mean)} nats, highest ${shown(survey.most)} nats.`;
-  const plot = frame(label, shape("path", { class: "think", d: think }), shape("path", { class: "most", d: `${high}V${y(0)}Z` }),
-    sampled.length > bars ? shape("path", { class: "mean", d: mean }) : null, shape("path", { class: "at", d: "" }),
-    words(LEFT - 4, TOP + 8, "end", shown(most, 1)), words(LEFT - 4, TOP + DEEP, "end", "0"), words(LEFT, HEIGHT - 3, "start", "1"),
-    words(WIDTH - 2, HEIGHT - 3, "end", sampled.length.toLocaleString("en")), words((LEFT + WIDTH) / 2, HEIGHT - 3, "middle", "sampled token"));
-  picks(plot, sampled, onPick);
-  return plot;
-}
-
 /** Calls `onPick` with the position that was clicked. */
 function picks(plot, positions, onPick) {
   plot.addEventListener("click", (event) => {
@@ -62,11 +29,6 @@ function picks(plot, positions, onPick) {
     const at = positions[Math.max(0, Math.min(positions.length - 1, Math.floor((share / INNER) * positions.length)))];
     if (at !== undefined) onPick(at);
   });
-}
-
-/** Marks the position of the chosen token. */
-export function mark(plot, survey, chosen) {
-  markIn(plot, survey.sampled, chosen);
 }
 
 function markIn(plot, positions, chosen) {
