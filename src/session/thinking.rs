@@ -102,8 +102,8 @@ pub(super) struct ThinkingTotals {
     tokens: Option<ThinkTokens>,
     /// The turns that were read.
     turns: usize,
-    /// The last of them, and the spans after it.
-    last: Option<(u32, ThinkSpans)>,
+    /// Those of them that end in a span, by rising numbers, with the spans after them.
+    open: Vec<(u32, ThinkSpans)>,
     /// `None` without such entropies.
     entropy: Option<Box<EntropyTotals>>,
 }
@@ -125,46 +125,30 @@ impl Session {
                 return known.entropy.as_deref().cloned().unwrap_or_default();
             }
             for turn in &new {
-                self.add_thinking(&mut known, turn, tokens);
+                known.add(turn, tokens);
             }
         }
     }
+}
 
-    fn add_thinking(&self, known: &mut ThinkingTotals, turn: &Turn, tokens: ThinkTokens) {
-        let mut spans = match (turn.parent, known.last) {
-            (Some(parent), Some((last, spans))) if parent == last => spans,
-            (Some(parent), _) if turn.prompt.is_empty() => self.spans_after(parent, tokens),
-            _ => ThinkSpans::new(tokens),
-        };
+impl ThinkingTotals {
+    fn add(&mut self, turn: &Turn, tokens: ThinkTokens) {
+        let place = |parent: u32| self.open.binary_search_by_key(&parent, |(turn, _)| *turn).ok();
+        let before = turn.parent.and_then(place).map(|at| self.open[at].1);
+        let mut spans = before.unwrap_or_else(|| ThinkSpans::new(tokens));
         spans.begin(&turn.prompt);
         let entropies = turn.known_entropies();
         for (at, id) in turn.response.iter().enumerate() {
             if spans.token(*id) == ThinkToken::Thinking
                 && let Some(nats) = entropies.get(at)
             {
-                known.entropy.get_or_insert_default().add(*nats);
+                self.entropy.get_or_insert_default().add(*nats);
             }
         }
-        known.last = Some((turn.id, spans));
-        known.turns += 1;
-    }
-
-    /// The spans of the path that ends in this turn.
-    fn spans_after(&self, turn: u32, tokens: ThinkTokens) -> ThinkSpans {
-        let mut resumed = Vec::new();
-        let mut next = Some(turn);
-        while let Some(turn) = next.and_then(|id| self.turn(id)) {
-            next = turn.parent.filter(|_| turn.prompt.is_empty());
-            resumed.push(turn);
+        if spans.position != Position::Outside {
+            self.open.push((turn.id, spans));
         }
-        let mut spans = ThinkSpans::new(tokens);
-        for turn in resumed.iter().rev() {
-            spans.begin(&turn.prompt);
-            for id in &turn.response {
-                spans.token(*id);
-            }
-        }
-        spans
+        self.turns += 1;
     }
 }
 
