@@ -53,9 +53,11 @@ impl App {
     ///
     /// # Errors
     /// A line for the user.
-    pub async fn bind(config: Config, phase: watch::Receiver<Phase>) -> Result<Self, String> {
+    pub async fn bind(mut config: Config, phase: watch::Receiver<Phase>) -> Result<Self, String> {
         let metrics = Arc::new(Metrics::new(Cpu::new().name()));
         let ports = Ports::bind(&config, &metrics)?;
+        // with port 0 the system has chosen one
+        config.listen = ports.data.listener.local_addr().map_err(|error| format!("--listen: {error}"))?;
         let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
         let archive = archive.map_err(|error| format!("--archive: {error}"))?;
         let Built { proxy, engine, directory } = build::build(config, phase, metrics)?;

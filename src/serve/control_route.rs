@@ -26,7 +26,7 @@ const ENTROPY: ControlRoute =
     ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
 
 /// The routes below `/v1/`.
-pub(crate) static ROUTES: [ControlRoute; 18] = [
+pub(crate) static ROUTES: [ControlRoute; 19] = [
     ENTROPY,
     ControlRoute {
         pattern: "/v1/sessions",
@@ -64,6 +64,7 @@ pub(crate) static ROUTES: [ControlRoute; 18] = [
     ControlRoute { pattern: "/v1/teacher-scores", methods: &[Method::POST], query: &[] },
     ControlRoute { pattern: "/v1/advantages", methods: &[Method::POST], query: &[] },
     ControlRoute { pattern: "/v1/entropy", methods: &[Method::POST], query: &[] },
+    ControlRoute { pattern: "/v1/data-port", methods: &[Method::GET], query: &[] },
     ControlRoute { pattern: "/v1/policy", methods: &[Method::GET, Method::POST], query: &[] },
 ];
 

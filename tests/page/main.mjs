@@ -13,9 +13,10 @@ import { phone } from "./phone.mjs";
 import { run } from "./run.mjs";
 import { grouping, samples } from "./sampled.mjs";
 import { live, opens, texts } from "./seeing.mjs";
+import { empty } from "./starting.mjs";
 import { zoom } from "./zooming.mjs";
 
-const CHECKS = { opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, zoom, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
+const CHECKS = { empty, opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, zoom, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
 
 const chosen = process.argv.slice(2);
 const unknown = chosen.filter((name) => !CHECKS[name]);

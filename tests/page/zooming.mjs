@@ -31,7 +31,7 @@ export async function zoom() {
       let box = await page.locator("#along svg").boundingBox();
       const place = (share) => [box.x + ((LEFT + share * INNER) / 300) * box.width, box.y + box.height / 2];
       // the legend says what is smoothed, and the line has these means
-      assert.equal(await legend(), "50,000 sampled tokens. Area: the highest of each 184. Line: the mean of 1,001 around each.");
+      assert.equal(await legend(), "50,000 sampled tokens. Area: highest of each 184. Line: moving mean of 1,001.");
       const most = Math.max(0.5, Math.ceil(2 * Math.max(...entropy)) / 2);
       const points = (await page.getAttribute("#along .mean", "d")).split(/[ML]/).slice(1).map((point) => point.split(" ").map(Number));
       assert.equal(points.length, INNER);

@@ -40,7 +40,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 49] = [
+pub const ASSETS: [Asset; 50] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -60,6 +60,7 @@ pub const ASSETS: [Asset; 49] = [
     module!("details"),
     module!("difference"),
     module!("element"),
+    module!("empty"),
     module!("exported"),
     module!("filter"),
     module!("find"),

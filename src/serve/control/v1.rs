@@ -1,6 +1,7 @@
 //! `/v1/*` of the control port: the router of the routes for trainers.
 
 mod advantages;
+mod data_port;
 mod entropy;
 mod finished;
 mod images;
@@ -81,6 +82,7 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         ["trajectories"] => finished::stream(proxy, query).await,
         ["policy"] if request.method() == Method::POST => policy::name(proxy, decode_body(proxy, request).await?).await,
         ["policy"] => Ok(policy::show(proxy)),
+        ["data-port"] => Ok(data_port::show(proxy)),
         ["entropy"] => entropy::measure(proxy, request).await,
         ["teacher-scores"] => {
             let request: teacher_scores::ScoreRequest = decode_body(proxy, request).await?;

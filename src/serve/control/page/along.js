@@ -29,7 +29,7 @@ function legendOf(view, total) {
   const size = to - from;
   const range = size === total ? amount(total, "sampled token") : `Sampled tokens ${count(from + 1)} to ${count(to)} of ${count(total)}`;
   const window = smoothing(view);
-  return `${range}. ${window ? `Area: the highest of each ${count(Math.ceil(size / INNER))}. Line: the mean of ${count(window)} around each.` : "Area: each token."}`;
+  return `${range}. ${window ? `Area: highest of each ${count(Math.ceil(size / INNER))}. Line: moving mean of ${count(window)}.` : "Area: each token."}`;
 }
 
 /** Plots the entropies of a view: the sampled tokens from one to before another, by default all. */

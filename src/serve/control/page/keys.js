@@ -34,8 +34,9 @@ const RUN = [
   [["[", "]"], "previous and next step", "step"], [["r"], "read the run again", "refresh"], [["y"], "copy the command that exports the selection", "command"],
   [["l"], "copy the link to the selection", "link"], [["Escape"], "all steps", "all"],
 ];
-const VIEWS = { path: PATH, compare: COMPARE, group: GROUP, run: RUN };
-const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Entropy along the response, in the curve", CURVE], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP], ["Run", RUN]];
+const EMPTY = [[["y"], "copy the command that makes a first session", "copy"]];
+const VIEWS = { path: PATH, compare: COMPARE, group: GROUP, run: RUN, empty: EMPTY };
+const TITLES = [["Everywhere", EVERYWHERE], ["Path and comparison, in the tokens", TOKENS], ["Entropy along the response, in the curve", CURVE], ["Path", PATH], ["Comparison", COMPARE], ["Group", GROUP], ["Run", RUN], ["Without sessions", EMPTY]];
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" };
 
 /** Lists all keys in the dialog. */

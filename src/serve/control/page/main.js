@@ -4,6 +4,7 @@ import { drop, parse, push, replace } from "./address.js";
 import { get } from "./api.js";
 import { CompareView } from "./compare.js";
 import { part } from "./element.js";
+import { EmptyView } from "./empty.js";
 import { Filter } from "./filter.js";
 import { Forest } from "./forest.js";
 import { label } from "./glyph.js";
@@ -39,7 +40,8 @@ const filter = new Filter(() => filtered());
 const run = new RunView({
   announce, onOpen: (session) => go({ view: "path", session, leaf: null, at: null }, true), onMove: (address) => go(address, true),
 });
-const views = { path: view, compare, group: samples, run };
+const empty = new EmptyView(announce);
+const views = { path: view, compare, group: samples, run, empty };
 
 Object.assign(view.actions, { link: () => view.address() && copy(view.address(), announce), compare: keepOrCompare, group: openGroup });
 
@@ -104,7 +106,7 @@ function openRun() {
   return go(run.address(), true);
 }
 
-/** Opens what is shown without an address: the run, or the only session. */
+/** Opens what is shown without an address: the run, the only session, or how to make one. */
 function openFirst() {
   const address = run.address();
   if (sessions.rows.length > 1) {
@@ -112,6 +114,10 @@ function openFirst() {
     return go(address);
   }
   if (sessions.rows.length) return openSession(sessions.rows[0].session);
+  // a search may find nothing
+  if (part("search").value) return;
+  show("empty");
+  return empty.open();
 }
 
 /** Opens a session at the path that ends in `leaf`, or at the path of its last turn. */

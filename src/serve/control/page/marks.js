@@ -49,7 +49,7 @@ const PARTS = [
 ];
 
 /** The maximum number of characters from a mark to the end of the role that follows it. */
-const ROLE = 80;
+const ROLE = 160;
 
 /** The role that follows a mark in `text` and the end of the heading, as `{role, end}`; null if it has no end yet, or none near the mark. */
 export function roleAfter(text, from, until) {
