@@ -90,6 +90,10 @@ def test_split_pools_tokens_and_has_a_line_for_each_rollout() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["thinking\n2 of 3 tokens", "answer\n2 tokens"]
     with pytest.raises(ValueError, match="no path has a think span"):
         plot.split([third], think=(START, END))
+    with pytest.raises(ValueError, match="no path has a think span"):
+        plot.split([third | {"think_token_count": 0, "think_closed": None}])
+    with pytest.raises(ValueError, match="think tokens are not known: give client= or think="):
+        plot.split([third])
     with pytest.raises(ValueError, match="client="):
         plot.split([first])
 

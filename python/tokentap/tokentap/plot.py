@@ -19,6 +19,7 @@ from ._entropies import (
     Split,
     ThinkIds,
     each_turn_once,
+    has_no_thinking,
     several,
     think_ids,
 )
@@ -121,7 +122,11 @@ def split(
     ids = think_ids(batch, client, think)
     splits = [found for path in batch if (found := Entropies.of(path, ids).split()) is not None]
     if not splits:
-        raise ValueError("no path has a think span" if ids is not None else "give the think tokens: client=, or think=")
+        if ids is not None or all(has_no_thinking(path) for path in batch):
+            raise ValueError("no path has a think span")
+        raise ValueError(
+            f"the ids of the think tokens are not known: give {'client= or ' if client is None else ''}think="
+        )
     both = Split.pooled(each_turn_once(batch, ids))
     axes: Axes = _axes(ax, 2.1)
     for x, mean in enumerate((both.think, both.answer)):
