@@ -92,7 +92,17 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
             "src/session/store/",
         ],
     ),
-    ("smallvec", &["src/engine/plan.rs", "src/engine/sglang/", "src/generation/", "src/json/"]),
+    (
+        "smallvec",
+        &[
+            "src/engine/plan.rs",
+            "src/engine/sglang/",
+            "src/generation/",
+            "src/json/",
+            "src/session/state.rs",
+            "src/session/state/",
+        ],
+    ),
     ("dashmap", &["src/generation/entropy_store.rs", "src/session/store.rs"]),
     ("prometheus", &["src/metrics.rs", "src/metrics/"]),
     ("clap", &["src/config.rs", "src/config/"]),

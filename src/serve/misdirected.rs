@@ -231,9 +231,7 @@ pub(super) fn on_control(proxy: &Proxy, method: &Method, path: &str, route: Rout
         return None;
     }
     let listen = proxy.config.listen;
-    // a port that the kernel chose is not in the settings
-    let place = if listen.port() == 0 { String::new() } else { format!(", {listen}") };
-    let reason = format!("it is a route of the data port (--listen{place}), and this is the control port");
+    let reason = format!("it is a route of the data port (--listen, {listen}), and this is the control port");
     Some(not_served(method, path, &reason))
 }
 

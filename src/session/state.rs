@@ -6,6 +6,7 @@ mod exported;
 mod publication;
 mod replies;
 mod rewards;
+mod thinking;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -17,7 +18,6 @@ use smallvec::SmallVec;
 
 use super::ledger::{Ack, AckOutcome, Change, Record};
 use super::scores::SessionScores;
-use super::thinking::ThinkingTotals;
 use super::turn::{Draft, SessionImages};
 use super::view::upwards;
 use super::{
@@ -31,6 +31,7 @@ pub(super) use publication::{FinishedPath, FinishedPaths, Publication};
 use replies::Replies;
 pub use replies::{ReplyDigests, ReplyTurns};
 use rewards::Rewards;
+use thinking::ThinkingTotals;
 
 /// Turns that are copied, or searched, per lock of a session.
 pub(super) const PER_LOCK: usize = 512;

@@ -185,7 +185,8 @@ async fn data_path_on_the_control_port_names_the_data_port() {
         let reply = request(demo.proxy.control, method, path, &[], b"{}").await;
         assert_eq!(reply.status, 404, "{path}");
         let message = reply.json()["message"].as_str().unwrap().to_owned();
-        assert!(message.contains("data port (--listen)") && message.contains(path), "{path}: {message}");
+        let port = format!("data port (--listen, {})", demo.proxy.data);
+        assert!(message.contains(&port) && message.contains(path), "{path}: {message}");
     }
     let unknown = get(demo.proxy.control, "/no/such/path").await;
     assert_eq!(unknown.json()["error"]["code"], "not_found");
