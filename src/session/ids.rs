@@ -22,6 +22,12 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-'))
 }
 
+/// Whether a name contains `part`; upper and lower case are the same.
+pub(super) fn has_part(name: &str, part: &str) -> bool {
+    let is_part = |bytes: &[u8]| bytes.eq_ignore_ascii_case(part.as_bytes());
+    part.is_empty() || name.as_bytes().windows(part.len()).any(is_part)
+}
+
 /// The key by which routers recognise the calls of a session: the first half of SHA-256 of its name, the same in every process. The name
 /// itself may be a client's key, and routers log what they route by.
 #[must_use]

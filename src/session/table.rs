@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Uid;
 use super::conditions::{Conditions, FieldValue, SessionFacts, SessionField, Subject};
+use super::ids::has_part;
 use super::session_row::SessionRow;
 use super::sessions::{Backend, ListScope, Sessions};
 use super::state::Session;
@@ -30,7 +31,7 @@ pub struct TableQuery {
     pub order: TableOrder,
     /// What its sessions meet; `None` for all sessions.
     pub conditions: Option<Conditions>,
-    /// A part of the names of its sessions; empty for all sessions.
+    /// A part of the names of its sessions, in any case; empty for all sessions.
     pub part: String,
     /// The end of the previous page; `None` for the first page.
     pub after: Option<TableCursor>,
@@ -210,7 +211,7 @@ impl Sessions {
         let TableQuery { order, conditions, part, after, limit } = query;
         let (mut page, mut matched) = (BinaryHeap::with_capacity(limit.saturating_add(1)), 0);
         self.memory().for_each(|session| {
-            if !session.id.contains(&**part) {
+            if !has_part(&session.id, part) {
                 return;
             }
             let value = {
@@ -364,6 +365,8 @@ mod tests {
         assert_eq!(found, expected);
         let page = store.table(&TableQuery { part: "s5".into(), ..query("session", None, None, 100) });
         assert_eq!((page.matched, page.next), (11, None));
+        let page = store.table(&TableQuery { part: "S5".into(), ..query("session", None, None, 100) });
+        assert_eq!(page.matched, 11, "in any case");
     }
 
     #[test]

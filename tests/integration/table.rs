@@ -62,6 +62,7 @@ async fn sessions_are_sorted_selected_and_paged() {
     assert!((row["mean_entropy"].as_f64().unwrap() - mean).abs() < 1e-6, "{row} and {mean}");
     assert_eq!(row["high_entropy_share"], path["high_entropy_share"]);
     assert_eq!(names(&list(&demo, "search=s4&sort=session").await), ["s4"]);
+    assert_eq!(names(&list(&demo, "search=S4&order=newest").await), ["s4"], "in any case");
     for (query, message) in [
         ("sort=a%20b", "sort: must be the name of a field or of a tag"),
         ("sort=reward&order=newest", "order: not with sort or where"),

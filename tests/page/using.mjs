@@ -153,7 +153,7 @@ export async function keyboard() {
     await press("Escape");
     assert.ok(!await page.isVisible("#keys"));
     await press("/");
-    await page.keyboard.type("anoth");
+    await page.keyboard.type("AnOth");
     await page.waitForFunction(() => document.querySelectorAll("#sessions button").length === 1);
     await page.keyboard.press("Tab");
     await page.keyboard.press("Enter");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{Backend, Sessions};
 use crate::long_work::offload;
+use crate::session::ids::has_part;
 use crate::session::ledger::{LedgerError, ListOrder};
 use crate::session::sharing::{FleetPage, FleetQuery, LastUseCursor};
 use crate::session::state::Session;
@@ -24,7 +25,7 @@ pub struct ListQuery {
     pub after: Option<String>,
     /// The most sessions, at least 1.
     pub limit: usize,
-    /// A part of the names; empty for all sessions. Needs [`ListOrder::Newest`].
+    /// A part of the names, in any case; empty for all sessions. Needs [`ListOrder::Newest`].
     pub part: String,
 }
 
@@ -231,7 +232,7 @@ impl Store {
         found
     }
 
-    /// Sessions whose names contain `part`, the latest first, before the one with the number `before`. Names are compared without a
+    /// Sessions whose names contain `part` in any case, the latest first, before the one with the number `before`. Names are compared without a
     /// lock.
     pub(in crate::session) fn page_back(&self, mut before: u64, limit: usize, part: &str) -> Vec<(u64, Arc<Session>)> {
         let mut found = Vec::new();
@@ -239,7 +240,7 @@ impl Store {
             let some = self.order().page_back(before, LISTED);
             let Some((last, _)) = some.last() else { break };
             before = *last;
-            found.extend(some.into_iter().filter(|(_, session)| session.id.contains(part)));
+            found.extend(some.into_iter().filter(|(_, session)| has_part(&session.id, part)));
         }
         found.truncate(limit);
         found

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{InvalidCursor, Sharing};
+use crate::session::ids::has_part;
 use crate::session::ledger::{LastUse, LedgerError, ListOrder, PARTITIONS};
 
 /// Sessions of a partition that are read at once, at least.
@@ -46,7 +47,7 @@ pub(in crate::session) struct FleetQuery {
     pub after: Option<LastUseCursor>,
     /// The most sessions, at least 1.
     pub limit: usize,
-    /// A part of the name; empty for all sessions.
+    /// A part of the name, in any case; empty for all sessions.
     pub part: String,
 }
 
@@ -154,7 +155,7 @@ impl Sharing {
             ListOrder::Newest => is_first,
         };
         if has_most_recent {
-            page.detached = self.unsettled.lock().iter().filter(|session| session.contains(&part)).cloned().collect();
+            page.detached = self.unsettled.lock().iter().filter(|session| has_part(session, &part)).cloned().collect();
         }
         Ok(page)
     }
@@ -180,7 +181,7 @@ impl Sharing {
             let Some(last) = reader.waiting.pop_front() else { continue };
             reader.fill(self, count).await?;
             first.extend(reader.first());
-            if last.session.contains(&part) {
+            if has_part(&last.session, &part) {
                 sessions.push(last);
             }
             compared += 1;
@@ -251,6 +252,7 @@ mod tests {
             let found: Vec<_> = all.iter().filter(|(_, session)| session.contains("b-1")).cloned().collect();
             assert!(found.len() > 30);
             assert_eq!(pages(&sharing, order, 4, "b-1").await, found);
+            assert_eq!(pages(&sharing, order, 4, "B-1").await, found, "in any case");
             all.reverse();
         }
     }

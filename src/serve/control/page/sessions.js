@@ -93,7 +93,7 @@ const some = (count, one) => (count ? amount(count, one) : null);
 function beginning(running, names, search) {
   const found = new Map();
   for (const { session, listed, tokens } of running) {
-    if (!session || listed || names.has(session) || !session.includes(search)) continue;
+    if (!session || listed || names.has(session) || !session.toLowerCase().includes(search.toLowerCase())) continue;
     const row = found.get(session) ?? { session, created_ms: Date.now(), turns: 0, sampled_tokens: 0, causes: {}, faults: {}, running: 0, unlisted: true };
     found.set(session, { ...row, sampled_tokens: row.sampled_tokens + tokens, running: row.running + 1 });
   }
