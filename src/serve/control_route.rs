@@ -31,7 +31,7 @@ pub(crate) static ROUTES: [ControlRoute; 19] = [
     ControlRoute {
         pattern: "/v1/sessions",
         methods: &[Method::GET],
-        query: &["after", "limit", "order", "search", "sort", "where"],
+        query: &["after", "limit", "order", "search", "sort", "where", "same_prompt"],
     },
     ControlRoute {
         pattern: "/v1/search",

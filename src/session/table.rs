@@ -6,13 +6,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::Uid;
 use super::conditions::{Conditions, FieldValue, SessionFacts, SessionField, Subject};
 use super::ids::has_part;
 use super::session_row::SessionRow;
 use super::sessions::{Backend, ListScope, Sessions};
 use super::state::Session;
 use super::store::Store;
+use super::{Turn, Uid};
 
 /// Sessions that are copied per lock of the order.
 const PER_LOCK: usize = 512;
@@ -31,6 +31,8 @@ pub struct TableQuery {
     pub order: TableOrder,
     /// What its sessions meet; `None` for all sessions.
     pub conditions: Option<Conditions>,
+    /// A first turn, whose prompt its sessions have sampled without a turn before it; `None` for all sessions.
+    pub same_prompt: Option<Arc<Turn>>,
     /// A part of the names of its sessions, in any case; empty for all sessions.
     pub part: String,
     /// The end of the previous page; `None` for the first page.
@@ -208,7 +210,7 @@ impl Sessions {
     /// microsecond for each session in memory.
     #[must_use]
     pub fn table(&self, query: &TableQuery) -> TablePage {
-        let TableQuery { order, conditions, part, after, limit } = query;
+        let TableQuery { order, conditions, same_prompt, part, after, limit } = query;
         let (mut page, mut matched) = (BinaryHeap::with_capacity(limit.saturating_add(1)), 0);
         self.memory().for_each(|session| {
             if !has_part(&session.id, part) {
@@ -216,7 +218,10 @@ impl Sessions {
             }
             let value = {
                 let row = SessionRow { session: &session, state: &session.state() };
-                if conditions.as_ref().is_some_and(|conditions| !conditions.accept(&row)) {
+                let has_prompt = |first: &Arc<Turn>| row.state.forest.shared(None, first.prompt_keys()).is_some();
+                let is_chosen = conditions.as_ref().is_none_or(|conditions| conditions.accept(&row))
+                    && same_prompt.as_ref().is_none_or(has_prompt);
+                if !is_chosen {
                     return;
                 }
                 order.value(&row)
@@ -298,7 +303,8 @@ mod tests {
 
     fn query(sort: &str, conditions: Option<&str>, after: Option<TableCursor>, limit: usize) -> TableQuery {
         let conditions = conditions.map(|text| Conditions::parse(text).expect("they are valid"));
-        TableQuery { order: sort.parse().expect("it is valid"), conditions, part: String::new(), after, limit }
+        let order = sort.parse().expect("it is valid");
+        TableQuery { order, conditions, same_prompt: None, part: String::new(), after, limit }
     }
 
     /// All pages, after the text of each cursor is parsed again.
@@ -367,6 +373,18 @@ mod tests {
         assert_eq!((page.matched, page.next), (11, None));
         let page = store.table(&TableQuery { part: "S5".into(), ..query("session", None, None, 100) });
         assert_eq!(page.matched, 11, "in any case");
+    }
+
+    #[tokio::test]
+    async fn sessions_with_a_first_prompt_are_selected() {
+        let store = store(BOUNDLESS);
+        for (name, prompt, response) in [("a", 1, 2), ("b", 9, 2), ("c", 1, 3), ("b", 1, 4), ("d", 9, 1)] {
+            turn(&store, name, &[prompt], &[response]);
+        }
+        let first = store.session("a").expect("it exists").turn(0);
+        let page = store.table(&TableQuery { same_prompt: first, ..query("created_ms", None, None, 10) });
+        let names: Vec<&str> = page.sessions.iter().map(|session| &*session.id).collect();
+        assert_eq!(names, ["a", "b", "c"], "also of a later conversation");
     }
 
     #[test]

@@ -63,9 +63,17 @@ async fn sessions_are_sorted_selected_and_paged() {
     assert_eq!(row["high_entropy_share"], path["high_entropy_share"]);
     assert_eq!(names(&list(&demo, "search=s4&sort=session").await), ["s4"]);
     assert_eq!(names(&list(&demo, "search=S4&order=newest").await), ["s4"], "in any case");
+    let same = list(&demo, "same_prompt=s4&sort=-session").await;
+    assert_eq!((names(&same), &same["matched"]), (vec!["s5", "s4", "s3"], &json!(3)));
+    assert_eq!(names(&list(&demo, "same_prompt=s1/0&where=reward%3E0").await), ["s2"]);
+    for target in ["s9", "s1/1"] {
+        let missing = get(demo.proxy.control, &format!("/v1/sessions?same_prompt={target}")).await;
+        assert_eq!(missing.status, 404, "{}", missing.text());
+    }
     for (query, message) in [
+        ("same_prompt=s1/x", "same_prompt: must be SESSION or SESSION/TURN, with the number of a turn"),
         ("sort=a%20b", "sort: must be the name of a field or of a tag"),
-        ("sort=reward&order=newest", "order: not with sort or where"),
+        ("sort=reward&order=newest", "order: not with sort, where or same_prompt"),
         ("where=step", "where: \"step\" is not a condition"),
         (&*format!("sort=reward&after={next}"), "after: must be the next of a page with the same sort"),
     ] {

@@ -177,7 +177,7 @@ export async function names() {
       await page.keyboard.press("End");
       await shown();
     }
-    for (const hash of ["#run", "#compare/__proto__/0/constructor/0", "#group/__proto__/0/listed"]) {
+    for (const hash of ["#run", "#compare/__proto__/0/constructor/0", "#group/__proto__/0/all"]) {
       await page.evaluate((to) => {
         document.getElementById("status").textContent = "";
         location.hash = to;

@@ -41,6 +41,7 @@ export async function samples() {
     await group(tap, "elsewhere", 2);
     const { token_ids: prompt } = await ask(tap, `/v1/sessions/${session}/paths/0?from=0&limit=16`);
     for (const [name, input_ids] of [["as-long", [...prompt.slice(0, 15), prompt[15] + 1]], ["shorter", [5, 6]]]) await generate(tap, name, { input_ids, sampling_params: { max_new_tokens: 5 } });
+    for (let other = 0; other < 52; other++) await generate(tap, `later-${other}`, { input_ids: [7, 8], sampling_params: { max_new_tokens: 1 } });
     const paths = await Promise.all(Array.from({ length: count }, (_, leaf) => path(tap, session, leaf)));
     const rewarded = paths.filter((one) => one.reward !== null);
     assert.equal(rewarded.length, count - 1);
@@ -79,13 +80,21 @@ export async function samples() {
       const sorted = rewarded.map((one) => one.reward).sort((a, b) => b - a).map(shown);
       assert.deepEqual(order, [...sorted, "–"]);
       assert.equal(await page.getAttribute("#samples th[aria-sort]", "aria-sort"), "descending");
-      // the listed sessions
+      // sessions that the list does not show
+      assert.equal(await page.locator("#sessions [data-session=elsewhere]").count(), 0, "the list has newer sessions");
       await page.click("#others");
       await page.waitForFunction((all) => document.querySelectorAll("#samples tbody tr").length === all, count + 2);
       await grouped(page);
       const names = new Set((await table(page)).map((row) => row.sample.split(" · ")[0]));
       assert.deepEqual([...names].sort(), ["elsewhere", session], "sessions with another prompt are not in the group");
-      assert.equal(await page.evaluate(() => location.hash), `#group/${session}/3/listed`);
+      assert.equal(await page.evaluate(() => location.hash), `#group/${session}/3/all`);
+      // those that meet conditions
+      await page.evaluate((to) => { location.hash = to; }, `#group/${session}/3/all?where=turns%3E2`);
+      await page.waitForFunction((all) => document.querySelectorAll("#samples tbody tr").length === all, count);
+      assert.ok((await page.textContent("#group-about")).includes("where turns>2"));
+      await page.goBack();
+      await page.waitForFunction((all) => document.querySelectorAll("#samples tbody tr").length === all, count + 2);
+      await grouped(page);
       // to a path and back
       await page.click("#samples tr:has-text('path to turn 5') button");
       await page.waitForFunction(() => location.hash === "#/group/5");

@@ -2,12 +2,12 @@
 //
 //   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN   with the query `view=chat`
 //   #compare/SESSION/LEAF/SESSION/LEAF   #compare/SESSION/LEAF/SESSION/LEAF/TOKEN
-//   #group/SESSION/TURN   #group/SESSION/TURN/listed
+//   #group/SESSION/TURN   #group/SESSION/TURN/all   #group/SESSION/TURN/all?where=CONDITIONS
 //   #run   #run/STEP   with the query `by`, `where` and `sort`
 
 const PATH = /^#\/([^/?]+)(?:\/(\d+)(?:\/(\d+))?)?(\?view=chat)?$/;
 const COMPARE = /^#compare\/([^/]+)\/(\d+)\/([^/]+)\/(\d+)(?:\/(\d+))?$/;
-const GROUP = /^#group\/([^/]+)\/(\d+)(\/listed)?$/;
+const GROUP = /^#group\/([^/]+)\/(\d+)(?:(\/all)(?:\?(.*))?)?$/;
 const RUN = /^#run(?:\/([^/?]*))?(?:\?(.*))?$/;
 
 const number = (text) => (text === undefined ? null : Number(text));
@@ -29,7 +29,7 @@ export function parse(hash) {
       return { view: "run", step, by: query.get("by"), where: query.get("where") ?? "", sort: query.get("sort") };
     }
     parts = GROUP.exec(hash);
-    return parts && { view: "group", session: decodeURIComponent(parts[1]), turn: Number(parts[2]), listed: parts[3] !== undefined };
+    return parts && { view: "group", session: decodeURIComponent(parts[1]), turn: Number(parts[2]), all: parts[3] !== undefined, where: new URLSearchParams(parts[4]).get("where") ?? "" };
   } catch {
     return null; // not UTF-8 in percent encoding, such as `#/%` or `#/%ff`
   }
@@ -41,8 +41,12 @@ export function format(address) {
   const token = (address.at ?? -1) >= 0 ? `/${address.at}` : "";
   if (address.view === "compare") return `#compare/${path(address.left)}/${path(address.right)}${token}`;
   if (address.view === "run") return run(address);
-  if (address.view === "group") return `#group/${encodeURIComponent(address.session)}/${address.turn}${address.listed ? "/listed" : ""}`;
+  if (address.view === "group") return group(address);
   return `#/${path(address)}${token}${address.isChat ? "?view=chat" : ""}`;
+}
+
+function group({ session, turn, all, where }) {
+  return `#group/${encodeURIComponent(session)}/${turn}${all ? "/all" : ""}${all && where ? `?${new URLSearchParams({ where })}` : ""}`;
 }
 
 function run({ step, by, where, sort }) {

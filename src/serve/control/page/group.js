@@ -1,8 +1,8 @@
-// The samples of one prompt: turns of a session, and the first turns of other sessions.
+// The samples of one prompt: turns of a session, and of the sessions that the server names for it.
 
 import { get } from "./api.js";
 
-/** The maximum number of samples. */
+/** The maximum number of samples, and of other sessions that are read. */
 export const MOST = 256;
 /** Requests that run at the same time. */
 const PARALLEL = 6;
@@ -41,18 +41,20 @@ async function promptOf({ session, list, version }, turn, signal) {
 }
 
 /** Whether the prompt of a turn is known. */
-const isKnown = (turn) => turn.fault !== "prompt_unknown" && turn.cause !== "unplaced";
+export const isKnown = (turn) => turn.fault !== "prompt_unknown" && turn.cause !== "unplaced";
 
 /** The other turns that may have the prompt of `turn`: they continue the same turn, by as many tokens. */
 const candidates = (list, turn) => list.filter((one) => one.parent === turn.parent && one.prompt_tokens === turn.prompt_tokens && isKnown(one));
+
+/** Whether candidates have one prompt: a turn of cause `sample` repeats a prompt, so a single other turn has that of all. */
+const isOnePrompt = (turns) => turns.filter((one) => one.cause !== "sample").length <= 1;
 
 /** The turns of a session that sampled the prompt of the turn with this number. */
 export async function samplesOf(of, number, signal) {
   const turn = of.list[number];
   if (!turn || !isKnown(turn)) return turn ? [turn] : [];
   const found = candidates(of.list, turn);
-  // a turn of cause `sample` repeats a prompt, so a single other turn has the prompt of all
-  if (found.filter((one) => one.cause !== "sample").length <= 1) return found;
+  if (isOnePrompt(found)) return found;
   const wanted = await promptOf(of, turn, signal);
   const same = new Set([number]);
   await each(found, async (one) => {
@@ -68,24 +70,32 @@ export function siblings(list, number) {
 }
 
 /**
- * The samples of the same prompt in other sessions: `[session, turns]` for each that has one. The prompt must be that of a first turn. A
- * session costs one request, and one for each first turn with a prompt of the same length.
+ * The samples of the same prompt in other sessions that meet the conditions `where`: `[session, turns]` for each, in the order of their
+ * creation, and the number of sessions on the server. The turn must continue no other.
  */
-export async function samplesElsewhere(of, number, names, onProgress, signal) {
+export async function samplesElsewhere(of, number, where, onProgress, signal) {
+  const query = new URLSearchParams({ same_prompt: `${of.session}/${number}`, sort: "created_ms", limit: MOST, ...(where && { where }) });
+  const { sessions, matched } = await get(`/v1/sessions?${query}`, signal);
+  const names = sessions.map((row) => row.session).filter((name) => name !== of.session);
   const turn = of.list[number];
-  const wanted = await promptOf(of, turn, signal);
+  let [done, wanted] = [0, null];
+  const sampled = async (other) => {
+    const turns = candidates(other.list, turn);
+    // one of them has the prompt, as the server has found
+    if (isOnePrompt(turns)) return turns;
+    wanted ??= promptOf(of, turn, signal);
+    const same = [];
+    for (const one of turns) if ((await promptOf(other, one, signal)) === await wanted) same.push(one);
+    return same;
+  };
   const found = new Map();
-  let done = 0;
   await each(names, async (name) => {
     // a session may have been deleted since the list was read
     const other = await sessionOf(name, signal).catch((error) => (signal.aborted ? Promise.reject(error) : null));
-    for (const one of other?.list ?? []) {
-      if (one.parent !== null || one.prompt_tokens !== turn.prompt_tokens || !isKnown(one)) continue;
-      if ((await promptOf(other, one, signal)) === wanted) found.set(name, [other, [...(found.get(name)?.[1] ?? []), one]]);
-    }
-    onProgress(++done);
+    if (other) found.set(name, [other, await sampled(other)]);
+    onProgress(++done, names.length);
   });
-  return names.filter((name) => found.has(name)).map((name) => found.get(name));
+  return { found: names.filter((name) => found.has(name)).map((name) => found.get(name)), matched };
 }
 
 /** All paths that begin with a turn, one for each leaf below it: the leaf, the number of turns, and the sum of their sampled tokens. */

@@ -27,7 +27,7 @@ const COMPARE = [
   [["l"], "copy the link to the comparison", "link"], [["Escape"], "back to the path", "back"],
 ];
 const GROUP = [
-  [["c"], "compare the two chosen samples", "compare"], [["o"], "look for the prompt in the listed sessions", "others"], [["r"], "read the samples again", "refresh"],
+  [["c"], "compare the two chosen samples", "compare"], [["o"], "the samples of the prompt in other sessions as well", "others"], [["r"], "read the samples again", "refresh"],
   [["l"], "copy the link to the group", "link"], [["Escape"], "back to the path", "back"],
 ];
 const RUN = [

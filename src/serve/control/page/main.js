@@ -30,7 +30,7 @@ const announce = (text) => { part("status").textContent = text; };
 const view = new PathView({ texts, pictures, onLeaf: () => draw(), onEnd: ended });
 const compare = new CompareView({ texts, pictures, announce, onBack: back });
 const samples = new SamplesView({
-  announce, listed: () => sessions.rows.filter((row) => !row.unlisted).map((row) => row.session),
+  announce,
   onOpen: ({ session, leaf }) => go({ view: "path", session, leaf, at: null }, true),
   onCompare: (left, right) => go({ view: "compare", left, right, at: null }, true), onBack: back,
 });
@@ -188,7 +188,7 @@ function openGroup() {
   const { chosen } = view.sheet;
   const own = chosen < 0 ? null : view.trajectory.segmentOf(chosen).turn;
   const turn = own ?? path.findLast((one) => siblings(open.list, one) > 1) ?? path[0];
-  go({ view: "group", session: open.session, turn, listed: false }, true);
+  go({ view: "group", session: open.session, turn, all: false, where: "" }, true);
 }
 
 /** Draws the list of turns. */

@@ -6,7 +6,7 @@ import { policyName } from "./details.js";
 import { signed } from "./difference.js";
 import { amount, count, element, part } from "./element.js";
 import { label } from "./glyph.js";
-import { MOST, before, each, pathsFrom, samplesElsewhere, samplesOf, sessionOf } from "./group.js";
+import { MOST, before, each, isKnown, pathsFrom, samplesElsewhere, samplesOf, sessionOf } from "./group.js";
 import { copy } from "./link.js";
 import { methodOf } from "./measured.js";
 import { sparkline } from "./plot.js";
@@ -37,9 +37,9 @@ export class SamplesView {
   rows = [];
   of = null;
 
-  /** `listed` returns the names of the listed sessions; `onOpen` opens a path, `onCompare` compares two, `onBack` leaves the group. */
-  constructor({ announce, listed, onOpen, onCompare, onBack }) {
-    Object.assign(this, { announce, listed, onOpen, onCompare, onBack, order: { by: 0, falls: false }, asked: null });
+  /** `onOpen` opens a path, `onCompare` compares two, `onBack` leaves the group. */
+  constructor({ announce, onOpen, onCompare, onBack }) {
+    Object.assign(this, { announce, onOpen, onCompare, onBack, order: { by: 0, falls: false }, asked: null });
     this.actions = {
       compare: () => this.#compare(),
       others: () => this.#others(),
@@ -66,10 +66,11 @@ export class SamplesView {
     this.rows = [];
   }
 
-  /** Opens the samples of the prompt of a turn; `listed`: also those of the listed sessions. */
-  async open({ session, turn, listed = false }) {
+  /** Opens the samples of the prompt of a turn; `all`: also those of other sessions, which meet the conditions `where`. */
+  async open({ session, turn, all = false, where = "" }) {
     this.close();
-    this.of = { session, turn, listed };
+    this.of = { session, turn, all, where };
+    this.matched = null;
     this.problem = "";
     this.stats = null;
     this.gone = this.long = 0;
@@ -82,14 +83,15 @@ export class SamplesView {
       const own = await sessionOf(session, signal);
       const found = [[own, await samplesOf(own, turn, signal)]];
       if (!found[0][1].length) return say(`Session ${label(session, NAME)} has no turn ${turn}.`);
-      this.isFirst = own.list[turn].parent === null && own.list[turn].prompt_tokens > 0;
-      if (listed && this.isFirst) {
-        const names = this.listed().filter((name) => name !== session);
-        found.push(...await samplesElsewhere(own, turn, names, (done) => say(`Reading sessions: ${done} of ${names.length}`), signal));
+      this.isFirst = own.list[turn].parent === null && isKnown(own.list[turn]);
+      if (all && this.isFirst) {
+        const others = await samplesElsewhere(own, turn, where, (done, count) => say(`Reading sessions: ${done} of ${count}`), signal);
+        found.push(...others.found);
+        this.matched = others.matched;
       }
-      const all = found.flatMap(([of, turns]) => turns.flatMap((one) => pathsFrom(of.list, one).map((path) => this.#row(of, one, path))));
-      this.left = Math.max(0, all.length - MOST);
-      this.rows = all.slice(0, MOST);
+      const rows = found.flatMap(([of, turns]) => turns.flatMap((one) => pathsFrom(of.list, one).map((path) => this.#row(of, one, path))));
+      this.left = Math.max(0, rows.length - MOST);
+      this.rows = rows.slice(0, MOST);
       this.rows.forEach((row, at) => { row.number = at + 1; });
       this.prompt = own.list[turn].prompt_tokens;
       this.#draw();
@@ -196,7 +198,7 @@ export class SamplesView {
 
   #others() {
     if (part("others").disabled) return;
-    const of = { ...this.of, listed: true };
+    const of = { ...this.of, all: true };
     replace({ view: "group", ...of });
     this.open(of);
   }
@@ -213,7 +215,8 @@ export class SamplesView {
     const sessions = new Set(rows.map((row) => row.session)).size;
     const isGroup = stats && stats.samples.length > 1;
     const facts = [
-      `${count(rows.length)} ${rows.length === 1 ? "sample" : "samples"} of one prompt`, sessions > 1 ? `${sessions} sessions` : `turn ${this.of.turn} of ${label(this.of.session, NAME)}`, `prompt ${amount(this.prompt, "token")}`,
+      `${count(rows.length)} ${rows.length === 1 ? "sample" : "samples"} of one prompt`, sessions > 1 ? `${this.matched > sessions ? `${count(sessions)} of ` : ""}${amount(Math.max(sessions, this.matched), "session")}` : `turn ${this.of.turn} of ${label(this.of.session, NAME)}`, `prompt ${amount(this.prompt, "token")}`,
+      this.of.where ? `where ${label(this.of.where, NAME)}` : null,
       isGroup ? `mean reward ${shown(stats.mean)}, standard deviation ${shown(stats.std)}` : rewarded.length ? null : "no rewards",
     ];
     part("group-about").replaceChildren(...facts.filter(Boolean).map((fact, at) => element(at ? "span" : "strong", { class: "num" }, fact)));
@@ -233,7 +236,7 @@ export class SamplesView {
     ];
     part("group-note").textContent = notes.filter(Boolean).join(" ");
     part("compute").hidden = !this.large;
-    part("others").disabled = this.of.listed || !this.isFirst;
+    part("others").disabled = this.of.all || !this.isFirst;
     part("group-compare").disabled = rows.filter((row) => row.isChosen).length !== 2;
     this.#table();
   }

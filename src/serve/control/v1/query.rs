@@ -33,6 +33,8 @@ pub(super) struct Query {
     pub by: Option<String>,
     /// `where`: the conditions of a table.
     pub conditions: Option<Conditions>,
+    /// `same_prompt`: a turn whose prompt sessions have.
+    pub same_prompt: Option<String>,
     /// `session`: only this session.
     pub session: Option<String>,
     /// `version` of a session.
@@ -79,6 +81,7 @@ impl Query {
                     let conditions = conditions.map_err(|error| Problem::bad_request(format!("where: {error}")))?;
                     query.conditions = Some(conditions);
                 }
+                "same_prompt" => query.same_prompt = Some(value),
                 "session" => query.session = Some(value),
                 "scores" => query.scores = Some(value),
                 "order" if value == "newest" => query.newest = true,

@@ -20,7 +20,7 @@ use crate::serve::proxy::Proxy;
 use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
 use crate::session::{
-    Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError,
+    Cause, Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError,
     TableCursor, TablePage, TableQuery, Tags, Turn, TurnImage,
 };
 
@@ -91,7 +91,7 @@ fn missing(proxy: &Proxy, id: &str) -> Problem {
 }
 
 pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
-    if query.sort.is_some() || query.conditions.is_some() {
+    if query.sort.is_some() || query.conditions.is_some() || query.same_prompt.is_some() {
         return table(proxy, query).await;
     }
     let Query { after, limit, search: part, newest, .. } = query;
@@ -103,16 +103,20 @@ pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
 
 /// Lists sessions by a value.
 async fn table(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
-    let Query { after, limit, search, newest, sort, conditions, .. } = query;
+    let Query { after, limit, search, newest, sort, conditions, same_prompt, .. } = query;
     if newest {
-        let message = "order: not with sort or where; sort=-created_ms has the newest sessions first";
+        let message = "order: not with sort, where or same_prompt; sort=-created_ms has the newest sessions first";
         return Err(Problem::bad_request(message));
     }
     let order = sort.unwrap_or_default();
     let after = after.map(|after| TableCursor::parse(&after, &order)).transpose();
     let after = after.map_err(|error| Problem::bad_request(error.to_string()))?;
     let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), search.unwrap_or_default());
-    let query = TableQuery { order, conditions, part, after, limit };
+    let same_prompt = match same_prompt {
+        Some(name) => Some(first_turn(proxy, &name).await?),
+        None => None,
+    };
+    let query = TableQuery { order, conditions, same_prompt, part, after, limit };
     let proxy = Arc::clone(proxy);
     Ok(offload(move || {
         let TablePage { sessions, next, matched, scope } = proxy.sessions.table(&query);
@@ -125,6 +129,23 @@ async fn table(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Probl
         ok(&reply)
     })
     .await)
+}
+
+/// Returns the turn `SESSION/TURN`, or the first one of `SESSION`, if it continues no other.
+async fn first_turn(proxy: &Proxy, name: &str) -> Result<Arc<Turn>, Problem> {
+    let (id, number) = name.split_once('/').unwrap_or((name, "0"));
+    let bad = |problem: &str| {
+        Problem::bad_request(format!("same_prompt: must be SESSION or SESSION/TURN, {problem}, not {name:?}"))
+    };
+    let number: u32 = number.parse().map_err(|_| bad("with the number of a turn"))?;
+    proxy.sessions.refresh([id]).await?;
+    let session = find(proxy, id)?;
+    let turn = session.turn(number);
+    let turn = turn.ok_or_else(|| {
+        Problem::session(id, SessionError::NoTurn(u32::try_from(session.summary().turns).unwrap_or(u32::MAX)))
+    })?;
+    let is_first = turn.parent.is_none() && turn.about.cause != Cause::Unplaced;
+    is_first.then_some(turn).ok_or_else(|| bad("a turn that continues no other and whose prompt is known"))
 }
 
 fn list_page(proxy: &Proxy, page: &ListedPage, newest: bool) -> Response<Body> {
