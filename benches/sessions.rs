@@ -93,6 +93,7 @@ fn overview() {
         let query = TableQuery {
             order: sort.parse().unwrap(),
             conditions: conditions.map(|text| Conditions::parse(text).unwrap()),
+            same_prompt: None,
             part: String::new(),
             after: None,
             limit: 100,

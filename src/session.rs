@@ -8,6 +8,7 @@ mod chat;
 mod conditions;
 mod error;
 mod forest;
+mod groups;
 mod histogram;
 mod ids;
 mod labels;
@@ -21,6 +22,7 @@ mod session_row;
 mod sessions;
 mod sharing;
 mod snapshot;
+mod sorted_page;
 mod state;
 mod steps;
 mod store;
@@ -36,6 +38,9 @@ pub use conditions::{Conditions, FieldValue, InvalidConditions, SessionFacts, Se
 pub use error::SessionError;
 use forest::LazyForest;
 pub use forest::{Fingerprint, HistoryChange, Prefix};
+pub use groups::{
+    GroupColumn, GroupCursor, GroupOrder, GroupPage, GroupQuery, InvalidGroupOrder, PASS_ABOVE, SampleGroup,
+};
 pub use histogram::Histogram;
 pub(crate) use ids::routing_key;
 pub use ids::{LONGEST_NAME, ProcessId, Uid, is_name};
@@ -54,12 +59,13 @@ pub use sessions::{
 };
 pub use sharing::{Consumer, Imported, Importer, SharedLedger, SharingCounts, SharingLimits, SkipReason};
 pub use snapshot::{ExcludedLeaf, Row, Snapshot, Summary};
+pub use sorted_page::{ForeignCursor, PageCursor};
 pub use state::{ExportedRow, ExportedRows, Frozen, RecordedPrefix, ReplyDigests, ReplyTurns, Session};
 pub use steps::{MOST_STEPS, Numbers, StepKey, StepList, StepQuery, TrainingStep};
 pub use store::{
     CommittedTurn, EvictedSession, NoObserver, Restoration, RestoreProgress, StoreLimits, StoreObserver, now_ms,
 };
-pub use table::{TableCursor, TableError, TableOrder, TablePage, TableQuery};
+pub use table::{InvalidOrder, TableCursor, TableOrder, TablePage, TableQuery};
 pub use tags::{InvalidTags, MOST_TAGS, Tags};
 pub use thinking::{ThinkSpans, ThinkToken, ThinkTokens};
 pub use totals::{EntropyTotals, Totals};

@@ -26,7 +26,7 @@ const ENTROPY: ControlRoute =
     ControlRoute { pattern: "/v1/requests/{rid}/entropy", methods: &[Method::GET], query: &["since", "index"] };
 
 /// The routes below `/v1/`.
-pub(crate) static ROUTES: [ControlRoute; 19] = [
+pub(crate) static ROUTES: [ControlRoute; 21] = [
     ENTROPY,
     ControlRoute {
         pattern: "/v1/sessions",
@@ -38,6 +38,8 @@ pub(crate) static ROUTES: [ControlRoute; 19] = [
         methods: &[Method::GET],
         query: &["q", "regex", "case", "where", "limit", "after"],
     },
+    ControlRoute { pattern: "/v1/groups", methods: &[Method::GET], query: &["by", "where", "sort", "limit", "after"] },
+    ControlRoute { pattern: "/v1/high-entropy-tokens", methods: &[Method::GET], query: &["where", "limit", "after"] },
     ControlRoute { pattern: "/v1/steps", methods: &[Method::GET], query: &["by", "where", "scores", "limit"] },
     ControlRoute { pattern: "/v1/sessions/{id}", methods: &[Method::GET, Method::DELETE], query: &["version"] },
     ControlRoute {

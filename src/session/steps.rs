@@ -1,5 +1,6 @@
 //! The sessions in memory by training step: a row for each value of a tag, or for each policy.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -7,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use foldhash::quality::RandomState;
 
-use super::conditions::{Conditions, SessionFacts, TAG_PREFIX};
+use super::conditions::{Conditions, TAG_PREFIX};
 use super::session_row::{SessionRow, policy_of};
 use super::sessions::{ListScope, Sessions};
 use super::state::Session;
@@ -180,7 +181,7 @@ fn compare(one: &str, other: &str) -> Ordering {
 
 impl Session {
     /// A hash of the prompt of a turn, which is computed once and while the state is not locked; `None` if the prompt is unknown.
-    fn prompt_hash(&self, turn: u32) -> Option<u64> {
+    pub(super) fn prompt_hash(&self, turn: u32) -> Option<u64> {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let place = |known: &[(u32, u64)]| known.binary_search_by_key(&turn, |(turn, _)| *turn);
         {
@@ -208,6 +209,14 @@ impl StepKey {
             (_, Some(tag)) | (tag, None) => is_tag_name(tag).then(|| Self::Tag(tag.into())),
         }
     }
+
+    /// The step of a session.
+    pub(super) fn value<'a>(&self, row: &SessionRow<'a>) -> Option<Cow<'a, str>> {
+        match self {
+            Self::Tag(name) => Some(row.state.tags.get(name)?.into()),
+            Self::Policy => policy_of(row.state.forest.turns().last()?),
+        }
+    }
 }
 
 impl Sessions {
@@ -224,24 +233,17 @@ impl Sessions {
                 if query.conditions.as_ref().is_some_and(|conditions| !conditions.accept(&row)) {
                     return;
                 }
-                let policy;
-                let name = match &query.key {
-                    StepKey::Tag(name) => row.tag(name),
-                    StepKey::Policy => {
-                        policy = state.forest.turns().last().and_then(|turn| policy_of(turn));
-                        policy.as_deref()
-                    }
-                };
-                let Some(name) = name else { return };
-                match numbers.get(name) {
+                let Some(name) = query.key.value(&row) else { return };
+                match numbers.get(&*name) {
                     Some(number) => *number,
                     None if steps.len() == MOST_STEPS => {
                         is_bounded = false;
                         return;
                     }
                     None => {
-                        numbers.insert(Box::<str>::from(name), steps.len());
-                        steps.push(TrainingStep { name: name.into(), ..TrainingStep::default() });
+                        let name: Box<str> = (&*name).into();
+                        numbers.insert(name.clone(), steps.len());
+                        steps.push(TrainingStep { name, ..TrainingStep::default() });
                         steps.len() - 1
                     }
                 }

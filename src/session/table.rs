@@ -1,18 +1,17 @@
 //! The sessions in memory as a table: selected by conditions, sorted by a value, in pages.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::Turn;
 use super::conditions::{Conditions, FieldValue, SessionFacts, SessionField, Subject};
 use super::ids::has_part;
 use super::session_row::SessionRow;
 use super::sessions::{Backend, ListScope, Sessions};
+use super::sorted_page::{CollectedPage, PageCollector, PageCursor, SortPlace, SortValue};
 use super::state::Session;
 use super::store::Store;
-use super::{Turn, Uid};
 
 /// Sessions that are copied per lock of the order.
 const PER_LOCK: usize = 512;
@@ -54,43 +53,20 @@ pub struct TablePage {
     pub scope: Option<ListScope>,
 }
 
-/// The place after a session: its value and its birth. A session whose value changes between two pages may be on both or on none, any other
-/// one is on exactly one.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TableCursor {
-    order: TableOrder,
-    value: SortValue,
-    birth: Uid,
-}
+/// The place after a session.
+pub type TableCursor = PageCursor<TableOrder>;
 
-/// A value by which sessions are sorted. Numbers come before texts.
-#[derive(Debug, Clone, PartialEq)]
-enum SortValue {
-    Number(f64),
-    Text(Box<str>),
-    /// After all others, also in a descending order.
-    Absent,
-}
-
-/// A text that is neither an order nor a cursor.
+/// A text that does not name a field or a tag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
-    /// It does not name a field or a tag.
-    #[error(
-        "sort: must be the name of a field or of a tag, such as reward, or -reward for a descending order, not {0:?}"
-    )]
-    Order(String),
-    /// It is not the cursor of a page with this order.
-    #[error("after: must be the next of a page with the same sort, not {0:?}")]
-    Cursor(String),
-}
+#[error("sort: must be the name of a field or of a tag, such as reward, or -reward for a descending order, not {0:?}")]
+pub struct InvalidOrder(String);
 
 impl FromStr for TableOrder {
-    type Err = TableError;
+    type Err = InvalidOrder;
 
-    fn from_str(text: &str) -> Result<Self, TableError> {
+    fn from_str(text: &str) -> Result<Self, InvalidOrder> {
         let name = text.strip_prefix('-').unwrap_or(text);
-        let subject = Subject::parse(name).ok_or_else(|| TableError::Order(text.to_owned()))?;
+        let subject = Subject::parse(name).ok_or_else(|| InvalidOrder(text.to_owned()))?;
         Ok(Self { subject, is_descending: name.len() < text.len() })
     }
 }
@@ -110,100 +86,15 @@ impl fmt::Display for TableOrder {
 
 impl TableOrder {
     fn value(&self, session: &impl SessionFacts) -> SortValue {
-        let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
         match self.subject.of(session) {
             None => SortValue::Absent,
             Some(FieldValue::Number(number)) => SortValue::Number(number),
             #[expect(clippy::cast_precision_loss, reason = "a session has few flags")]
             Some(FieldValue::Names(names)) => SortValue::Number(names.len() as f64),
-            Some(FieldValue::Text(text)) => {
-                number(&text).map_or_else(|| SortValue::Text((*text).into()), SortValue::Number)
-            }
-        }
-    }
-
-    fn compare(&self, one: &SortValue, other: &SortValue) -> Ordering {
-        let order = match (one, other) {
-            (SortValue::Absent, SortValue::Absent) => return Ordering::Equal,
-            (SortValue::Absent, _) => return Ordering::Greater,
-            (_, SortValue::Absent) => return Ordering::Less,
-            (SortValue::Number(one), SortValue::Number(other)) => one.total_cmp(other),
-            (SortValue::Text(one), SortValue::Text(other)) => one.cmp(other),
-            (SortValue::Number(_), SortValue::Text(_)) => Ordering::Less,
-            (SortValue::Text(_), SortValue::Number(_)) => Ordering::Greater,
-        };
-        if self.is_descending { order.reverse() } else { order }
-    }
-}
-
-/// A text separates the parts with a character that names of tags do not have. The text of a value is in hexadecimal digits.
-impl fmt::Display for TableCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}!{}!", self.order, self.birth)?;
-        match &self.value {
-            SortValue::Number(number) => write!(f, "n{:016x}", number.to_bits()),
-            SortValue::Text(text) => {
-                f.write_str("t")?;
-                text.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-            SortValue::Absent => f.write_str("a"),
+            Some(FieldValue::Text(text)) => SortValue::of_text(&text),
         }
     }
 }
-
-impl TableCursor {
-    /// Parses the cursor of a page with this order.
-    ///
-    /// # Errors
-    /// [`TableError::Cursor`].
-    pub fn parse(text: &str, order: &TableOrder) -> Result<Self, TableError> {
-        let parsed = || {
-            let mut parts = text.split('!');
-            let (of, birth, value) = (parts.next()?, parts.next()?, parts.next()?);
-            let is_whole = parts.next().is_none() && of.parse().is_ok_and(|of: TableOrder| of == *order);
-            let value = match value.split_at_checked(1)? {
-                ("n", bits) => SortValue::Number(f64::from_bits(u64::from_str_radix(bits, 16).ok()?)),
-                ("t", digits) => {
-                    let pairs = digits.as_bytes().chunks(2);
-                    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-                    SortValue::Text(String::from_utf8(pairs.map(byte).collect::<Option<_>>()?).ok()?.into())
-                }
-                ("a", "") => SortValue::Absent,
-                _ => return None,
-            };
-            is_whole.then_some(Self { order: order.clone(), value, birth: birth.parse().ok()? })
-        };
-        parsed().ok_or_else(|| TableError::Cursor(text.to_owned()))
-    }
-}
-
-/// A session of a page that is being collected. The greatest one is the last.
-struct Candidate<'a> {
-    order: &'a TableOrder,
-    value: SortValue,
-    session: Arc<Session>,
-}
-
-impl Ord for Candidate<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let order = self.order.compare(&self.value, &other.value);
-        order.then_with(|| self.session.birth.cmp(&other.session.birth))
-    }
-}
-
-impl PartialOrd for Candidate<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Candidate<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Candidate<'_> {}
 
 impl Sessions {
     /// Reads a page of the table of the sessions in memory: if sessions are shared, those that this process has read. Blocks for about a
@@ -211,7 +102,8 @@ impl Sessions {
     #[must_use]
     pub fn table(&self, query: &TableQuery) -> TablePage {
         let TableQuery { order, conditions, same_prompt, part, after, limit } = query;
-        let (mut page, mut matched) = (BinaryHeap::with_capacity(limit.saturating_add(1)), 0);
+        let after = after.as_ref().map(|after| &after.place);
+        let mut page = PageCollector::new(order.is_descending, after, *limit);
         self.memory().for_each(|session| {
             if !has_part(&session.id, part) {
                 return;
@@ -226,27 +118,10 @@ impl Sessions {
                 }
                 order.value(&row)
             };
-            matched += 1;
-            let is_after = |after: &TableCursor| {
-                let order = order.compare(&value, &after.value);
-                order.then_with(|| session.birth.cmp(&after.birth)).is_gt()
-            };
-            if after.as_ref().is_none_or(is_after) {
-                page.push(Candidate { order, value, session });
-                // one more tells whether there is another page
-                if page.len() > limit + 1 {
-                    page.pop();
-                }
-            }
+            page.push(SortPlace { value, birth: session.birth, turn: 0 }, session);
         });
-        let is_last = page.len() <= *limit;
-        let mut page = page.into_sorted_vec();
-        page.truncate(*limit);
-        let next = page.last().filter(|_| !is_last).map(|last| {
-            let (value, birth) = (last.value.clone(), last.session.birth);
-            TableCursor { order: order.clone(), value, birth }
-        });
-        let sessions = page.into_iter().map(|candidate| candidate.session).collect();
+        let CollectedPage { rows: sessions, next, matched } = page.finish();
+        let next = next.map(|place| TableCursor { order: order.clone(), place });
         TablePage { sessions, next, matched, scope: self.memory_scope() }
     }
 
@@ -275,6 +150,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::session::Uid;
+    use crate::session::sorted_page::ForeignCursor;
     use crate::session::tests::{BOUNDLESS, store, turn};
     use crate::session::{RewardScope, Tags};
 
@@ -339,7 +216,7 @@ mod tests {
                 let unique: std::collections::HashSet<&String> = names.iter().collect();
                 assert_eq!((names.len(), unique.len()), (100, 100), "{sort} {limit}");
                 let values: Vec<SortValue> = names.iter().map(|name| value(&store, name, sort)).collect();
-                let is_sorted = values.is_sorted_by(|one, other| order.compare(one, other).is_le());
+                let is_sorted = values.is_sorted_by(|one, other| one.compare(other, order.is_descending).is_le());
                 assert!(is_sorted, "{sort} {limit}: {values:?}");
             }
         }
@@ -390,17 +267,17 @@ mod tests {
     #[test]
     fn foreign_cursors_and_orders_are_refused() {
         let order: TableOrder = "reward".parse().expect("it is valid");
-        let cursor =
-            TableCursor { order: order.clone(), value: SortValue::Text("a!b\u{e4}".into()), birth: Uid::default() };
+        let place = SortPlace { value: SortValue::Text("a!b\u{e4}".into()), birth: Uid::default(), turn: 7 };
+        let cursor = TableCursor { order: order.clone(), place };
         let text = cursor.to_string();
         assert_eq!(TableCursor::parse(&text, &order), Ok(cursor));
         let other = "-reward".parse().expect("it is valid");
-        assert_eq!(TableCursor::parse(&text, &other), Err(TableError::Cursor(text.clone())));
-        for text in ["", "7", "reward!0!n0", "reward!x!a", &format!("{text}!"), &text[..text.len() - 1]] {
+        assert_eq!(TableCursor::parse(&text, &other), Err(ForeignCursor(text.clone())));
+        for text in ["", "7", "reward!0!n0", "reward!x!0!a", &format!("{text}!"), &text[..text.len() - 1]] {
             assert!(TableCursor::parse(text, &order).is_err(), "{text}");
         }
         for text in ["", "-", "a b", "tag."] {
-            assert_eq!(text.parse::<TableOrder>(), Err(TableError::Order(text.to_owned())));
+            assert_eq!(text.parse::<TableOrder>(), Err(InvalidOrder(text.to_owned())));
         }
     }
 }

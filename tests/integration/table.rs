@@ -116,6 +116,81 @@ async fn steps_sum_their_sessions() {
     assert_eq!(none["steps"], json!([]));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_sorted_selected_and_paged() {
+    let demo = demo().await;
+    let groups = async |query: &str| get(demo.proxy.control, &format!("/v1/groups?{query}")).await.json();
+    let reply = groups("").await;
+    assert_eq!((&reply["by"], &reply["pass_above"], &reply["matched"]), (&json!("step"), &json!(0.0), &json!(2)));
+    let [nine, ten] = &reply["groups"].as_array().unwrap()[..] else { panic!("{reply}") };
+    let (pass_rate, std) = (nine["pass_rate"].as_f64().unwrap(), nine["std"].as_f64().unwrap());
+    assert!((pass_rate - 1.0 / 3.0).abs() < 1e-9 && (std - 0.75_f64.sqrt() / 3.0).abs() < 1e-9, "{nine}");
+    assert_eq!((&nine["step"], &nine["session"], &nine["turn"]), (&json!("9"), &json!("s0"), &json!(0)));
+    assert_eq!(
+        (&ten["samples"], &ten["rewarded"], &ten["min"], &ten["max"]),
+        (&json!(3), &json!(2), &json!(0.5), &json!(1.0))
+    );
+    let first = groups("sort=-mean&limit=1").await;
+    assert_eq!(first["groups"][0]["step"], "10");
+    let rest = groups(&format!("sort=-mean&limit=1&after={}", first["next"].as_str().unwrap())).await;
+    assert_eq!((&rest["groups"][0]["step"], &rest["next"]), (&json!("9"), &Value::Null));
+    let equal = groups("where=reward=0&by=policy").await;
+    assert_eq!((&equal["groups"][0]["one_reward"], &equal["groups"][0]["std"]), (&json!(true), &json!(0.0)));
+    for (query, message) in [
+        ("sort=reward", "sort: must be one of step, session, sessions"),
+        ("sort=mean&after=7", "after: must be the next of a page with the same sort"),
+        ("by=a%20b", "by: must be policy or the name of a tag"),
+    ] {
+        assert!(refused(&demo, &format!("/v1/groups?{query}")).await.starts_with(message), "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_with_the_highest_entropies_are_returned_with_their_places() {
+    let demo = demo().await;
+    let control = demo.proxy.control;
+    let path = get(control, "/v1/sessions/s1/paths/0?from=0&limit=100").await.json();
+    let ids: Vec<u64> = path["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+    let continued = [&ids[..], &[7, 8]].concat();
+    let more = json!({"input_ids": continued, "sampling_params": {"max_new_tokens": 9, "sampling_seed": 3}});
+    assert_eq!(demo.post("/sessions/s1/generate", &more).await.status, 200);
+    let reply = get(control, "/v1/high-entropy-tokens?where=session=s1&limit=5").await.json();
+    let path = get(control, "/v1/sessions/s1/paths/1?from=0&limit=100").await.json();
+    let mut all: Vec<f64> = path["entropy"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    assert_eq!((&reply["measured"], &reply["sessions"], &reply["next"]), (&json!(all.len()), &json!(1), &Value::Null));
+    all.sort_by(|one, other| other.total_cmp(one));
+    let tokens = reply["tokens"].as_array().unwrap();
+    assert_eq!(tokens.iter().map(|token| token["entropy"].as_f64().unwrap()).collect::<Vec<_>>(), all[..5]);
+    for token in tokens {
+        let at = token["position"].as_u64().unwrap() as usize;
+        assert_eq!((&path["token_ids"][at], &path["entropy"][at]), (&token["token_id"], &token["entropy"]), "{token}");
+        assert_eq!(token["turn"], u64::from(at >= ids.len()), "{token}");
+    }
+    assert!(refused(&demo, "/v1/high-entropy-tokens?after=x").await.starts_with("after: must be the next of a reply"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_meet_conditions_are_exported() {
+    let demo = demo().await;
+    let export = async |body: Value| post(demo.proxy.control, "/v1/samples", body.to_string().as_bytes()).await;
+    let exported = |answer: Answer| -> Vec<String> {
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let samples = answer.json()["samples"].as_array().unwrap().clone();
+        samples.iter().map(|row| row["session"].as_str().unwrap().to_owned()).collect()
+    };
+    let strands = |more: Value| {
+        let mut body = json!({"format": "strands"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    assert_eq!(exported(export(strands(json!({"where": "step=9,reward<0.5"}))).await), ["s0", "s1"]);
+    assert_eq!(exported(export(strands(json!({"where": "step=9", "sessions": ["s4", "s2"]}))).await), ["s2"]);
+    assert_eq!(exported(export(strands(json!({}))).await).len(), 6, "all in memory");
+    let refused = export(strands(json!({"where": "step"}))).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("bad_request")), "{}", refused.text());
+    assert!(refused.text().contains("where: "), "{}", refused.text());
+}
+
 /// The session, the turn and the part of each match.
 fn places(reply: &Value) -> Vec<(&str, u64, &str)> {
     let matches = reply["matches"].as_array().unwrap();

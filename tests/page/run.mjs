@@ -1,11 +1,13 @@
 // The view of a run: curves by step, selections, and the table of sessions.
 
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 
 import { opened, read } from "./browser.mjs";
 import { demo } from "./lamp.mjs";
 import { reward } from "./policies.mjs";
+import { grouped } from "./sampled.mjs";
 import { ask, generate, ids } from "./tokentap.mjs";
 
 /** Steps, sessions of each, and sessions without the tag `step`. */
@@ -84,6 +86,102 @@ async function pick(page, index, count) {
   const curve = page.locator("[data-curve=entropy] svg");
   const { width, height } = await curve.boundingBox();
   await curve.click({ position: { x: (width * (31 + (index / (count - 1)) * 262)) / 300, y: height / 2 } });
+}
+
+/** The cells that a group of `/v1/groups` should have. */
+const groupCells = (row) => ({
+  "first sample": row.session, step: row.step, samples: row.rewarded < row.samples ? `${row.rewarded} rewarded of ${row.samples}` : String(row.samples),
+  "pass rate (reward > 0)": row.pass_rate === null ? "–" : percent(row.pass_rate), mean: row.mean === null ? "–" : shown(row.mean), deviation: row.std === null ? "–" : shown(row.std),
+  lowest: row.min === null ? "–" : shown(row.min), highest: row.max === null ? "–" : shown(row.max), sessions: String(row.sessions), variance: row.one_reward ? "zero" : "",
+});
+
+/** The groups of a step: their numbers follow from the rewards of their sessions, and a click shows the samples of the step. */
+async function groups(page, tap) {
+  await page.evaluate(() => { location.hash = "#run/3"; });
+  await equals(page, tap, "sort=-created_ms&where=step%3D3");
+  await page.click("#run-show-groups");
+  await at(page, "#run/3?show=groups");
+  const equal = async (sort) => {
+    const reply = await ask(tap, `/v1/groups?sort=${sort}&where=step%3D3&limit=${PAGE}`);
+    const wanted = reply.groups.map(groupCells);
+    await page.waitForFunction((text) => {
+      const names = [...document.querySelectorAll("#run-table th")].map((cell) => cell.textContent.replace(/ [▴▾]$/, ""));
+      return JSON.stringify([...document.querySelectorAll("#run-table tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell, one) => [names[one], cell.textContent])))) === text;
+    }, JSON.stringify(wanted));
+    return reply;
+  };
+  const { groups: found, matched, pass_above: limit } = await equal("-step");
+  assert.deepEqual([found.length, matched, limit], [4, 4, 0]);
+  assert.ok((await page.textContent("#run-about")).includes("4 groups"));
+  const { sessions } = await ask(tap, "/v1/sessions?where=step%3D3&sort=created_ms&limit=100");
+  for (const group of found) {
+    const prompt = Number(group.session.split("-")[1]) % 4;
+    const rewards = sessions.filter((row) => Number(row.session.split("-")[1]) % 4 === prompt).map((row) => row.reward);
+    const known = rewards.filter((one) => one !== null);
+    const mean = known.length ? known.reduce((sum, one) => sum + one, 0) / known.length : null;
+    const deviation = known.length ? Math.sqrt(known.reduce((sum, one) => sum + (one - mean) ** 2, 0) / (known.length - 1)) : null;
+    const round = (value) => (value === null ? null : Math.round(value * 1e9) / 1e9);
+    assert.deepEqual([group.samples, group.rewarded, round(group.pass_rate), round(group.mean), round(group.std), group.one_reward],
+      [EACH / 4, known.length, known.length ? round(known.filter((one) => one > 0).length / known.length) : null, round(mean), round(deviation), prompt === 0], `prompt ${prompt}`);
+  }
+  await page.click("#run-by-pass_rate");
+  await equal("-pass_rate");
+  await page.click("#run-by-pass_rate");
+  await equal("pass_rate");
+  await at(page, "#run/3?show=groups&sort=pass_rate");
+  if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, "page-run-groups.png") });
+  const [{ session, samples }] = found;
+  await page.click(`#run-table [data-session="${session}"]`);
+  await at(page, `#group/${session}/0/all?where=step%3D3`);
+  await grouped(page);
+  const names = await page.evaluate(() => [...document.querySelectorAll("#samples tbody .name")].map((cell) => cell.textContent));
+  assert.deepEqual([names.length, names.every((name) => name.startsWith("s3-"))], [samples, true], "the prompt was also sampled in other steps");
+  await page.goBack();
+  await at(page, "#run/3?show=groups&sort=pass_rate");
+}
+
+/** The tokens with the highest entropies: those of all paths of the selection, with their places. */
+async function highest(page, tap) {
+  await page.evaluate(() => { location.hash = "#run/3?show=tokens"; });
+  await page.waitForSelector("#run-table [data-position]");
+  const reply = await ask(tap, "/v1/high-entropy-tokens?where=step%3D3&limit=100");
+  const { sessions } = await ask(tap, "/v1/sessions?where=step%3D3&sort=created_ms&limit=100");
+  const paths = new Map(await Promise.all(sessions.map(async ({ session }) => [session, await ask(tap, `/v1/sessions/${session}/paths/0?from=0&limit=100000`)])));
+  const all = [...paths.values()].flatMap((path) => path.entropy.filter((value) => value !== null)).sort((a, b) => b - a);
+  assert.deepEqual([reply.measured, reply.sessions, reply.next], [all.length, EACH, null]);
+  assert.deepEqual(reply.tokens.map((token) => token.entropy), all.slice(0, 100));
+  for (const { session, turn, position, token_id: id, before, after, entropy } of reply.tokens) {
+    const path = paths.get(session);
+    assert.deepEqual([turn, path.token_ids[position], path.entropy[position]], [0, id, entropy], `${session} ${position}`);
+    assert.deepEqual([...before, id, ...after], path.token_ids.slice(position - before.length, position + 1 + after.length));
+  }
+  const rows = await table(page);
+  assert.deepEqual(rows.map((row) => [row["entropy, nats"], row.session, row.turn, row.position]), reply.tokens.map((token) => [shown(token.entropy), token.session, String(token.turn), String(token.position)]));
+  assert.ok(rows.every((row) => row.token.length > 0 && row.text.includes(row.token)), "each token has its text, in the text around it");
+  assert.ok((await page.textContent("#run-about")).includes(`the highest entropies of ${all.length} tokens`));
+  if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, "page-run-tokens.png") });
+  const [first] = reply.tokens;
+  await page.click("#run-table [data-position]");
+  await at(page, `#/${first.session}/0/${first.position}`);
+  await page.waitForFunction((chosen) => document.getElementById("tokens").getAttribute("aria-activedescendant") === `t${chosen}`, first.position);
+  await page.goBack();
+  await at(page, "#run/3?show=tokens");
+}
+
+/** The files of the selection have the rows of its sessions. */
+async function exports(page, tap) {
+  const { sessions } = await ask(tap, "/v1/sessions?where=step%3D3&sort=created_ms&limit=100");
+  const files = {};
+  for (const format of ["jsonl", "parquet"]) {
+    const [download] = await Promise.all([page.waitForEvent("download"), page.click(`#run-${format}`)]);
+    assert.equal(download.suggestedFilename(), `rows.${format}`);
+    files[format] = await readFile(await download.path());
+    await page.waitForFunction((text) => document.getElementById("run-note").textContent === text, `${EACH} rows saved as rows.${format}.`);
+  }
+  const rows = files.jsonl.toString().trim().split("\n").map((line) => JSON.parse(line)).filter((row) => row.token_ids);
+  assert.deepEqual(rows.map((row) => row.session), sessions.map((row) => row.session));
+  assert.ok(rows.every((row) => JSON.parse(row.tags).step === "3"));
+  assert.equal(files.parquet.subarray(0, 4).toString(), "PAR1");
 }
 
 export async function run() {
@@ -197,6 +295,9 @@ export async function run() {
     await page.evaluate(() => { location.hash = "#run/sea?by=task"; });
     await equals(page, tap, "sort=-created_ms&where=task%3Dsea");
     assert.deepEqual(await numbers(page), expected((await ask(tap, "/v1/steps?by=task")).steps.find((one) => one.step === "sea")));
+    await groups(page, tap);
+    await highest(page, tap);
+    await exports(page, tap);
     // a new step appears
     await page.focus("#run-where");
     await page.keyboard.type("ignored");
@@ -208,7 +309,7 @@ export async function run() {
     assert.deepEqual(faults, []);
     const middle = [...firsts].sort((a, b) => a - b)[2];
     assert.ok(middle < FIRST, `first paint ${firsts}`);
-    return `${STEPS * EACH + OTHERS} sessions of ${STEPS} steps: curves, table, sort and conditions equal /v1; first paint ${firsts.map(Math.round).join(", ")} ms; Back, keys, command, policies, a new step`;
+    return `${STEPS * EACH + OTHERS} sessions of ${STEPS} steps: curves, tables, sort and conditions equal /v1, groups their rewards, and exports the selection; first paint ${firsts.map(Math.round).join(", ")} ms; Back, keys, command, policies, a new step`;
   } finally {
     await tap.stop();
   }

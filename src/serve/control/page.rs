@@ -40,7 +40,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 50] = [
+pub const ASSETS: [Asset; 52] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -55,6 +55,7 @@ pub const ASSETS: [Asset; 50] = [
     module!("api"),
     module!("bottomsheet"),
     module!("chat"),
+    module!("columns"),
     module!("compare"),
     module!("curves"),
     module!("details"),
@@ -88,6 +89,7 @@ pub const ASSETS: [Asset; 50] = [
     module!("sections"),
     module!("sessions"),
     module!("sheet"),
+    module!("table"),
     module!("texts"),
     module!("theme"),
     module!("trajectory"),

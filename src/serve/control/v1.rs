@@ -4,6 +4,8 @@ mod advantages;
 mod data_port;
 mod entropy;
 mod finished;
+mod groups;
+mod high_entropy_tokens;
 mod images;
 mod json_slice;
 mod policy;
@@ -14,6 +16,7 @@ mod search;
 pub(crate) mod sessions;
 mod steps;
 mod teacher_scores;
+mod turn_walk;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -77,6 +80,8 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         ["sessions", id, _] => sessions::reward(proxy, id, request).await,
         ["search"] => search::find(proxy, query).await,
         ["steps"] => steps::list(proxy, query).await,
+        ["groups"] => groups::list(proxy, query).await,
+        ["high-entropy-tokens"] => high_entropy_tokens::list(proxy, query).await,
         ["requests"] => offload(move || Ok(running::list(&owned, &query))).await,
         ["requests", ..] => running::entropy(proxy, control_route::rid_of_entropy(&path).unwrap_or_default(), &query),
         ["trajectories"] => finished::stream(proxy, query).await,
@@ -91,7 +96,7 @@ async fn dispatch(proxy: &Arc<Proxy>, query: Query, request: Request<Incoming>) 
         }
         ["samples"] => {
             let request: SamplesRequest = decode_body(proxy, request).await?;
-            proxy.sessions.refresh(&request.sessions).await?;
+            proxy.sessions.refresh(request.sessions.iter().flatten()).await?;
             offload_export(move || samples::export(&owned, &request).map(samples::into_response)).await
         }
         _ => {

@@ -101,7 +101,8 @@ impl Trajectories for TrajectoriesService {
         });
         let images = images.transpose()?;
         let request = SamplesRequest {
-            sessions: message.sessions,
+            sessions: Some(message.sessions),
+            conditions: None,
             format: message.format,
             // proto3 does not tell 0 from an absent value
             pad_token_id: (message.pad_token_id != 0).then_some(message.pad_token_id),
@@ -119,7 +120,7 @@ impl Trajectories for TrajectoriesService {
             scores: message.scores,
         };
         let proxy = Arc::clone(&self.0);
-        self.refresh(&request.sessions).await?;
+        self.refresh(request.sessions.as_deref().unwrap_or_default()).await?;
         let export = offload_export(move || samples::export(&proxy, &request)).await?;
         let Export { content_type, length, chunks, tally, .. } = export;
         let head = pb::ExportHead {
@@ -148,7 +149,14 @@ impl Trajectories for TrajectoriesService {
         let settled = offload_export(move || {
             let selection = samples::selection(&classes, train_resumed)?;
             let exclusions = samples::exclusions(&exclude)?;
-            let mut batch = samples::batch(&proxy, &sessions, version, !no_branches, selection, scores.as_deref())?;
+            let mut batch = samples::batch(
+                &proxy,
+                &samples::named(&proxy, &sessions)?,
+                version,
+                !no_branches,
+                selection,
+                scores.as_deref(),
+            )?;
             if let Some(teacher) = &scores {
                 rl::check_scored(&batch.rows, teacher).map_err(Problem::from)?;
             }

@@ -3,7 +3,7 @@
 //   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN   with the query `view=chat`
 //   #compare/SESSION/LEAF/SESSION/LEAF   #compare/SESSION/LEAF/SESSION/LEAF/TOKEN
 //   #group/SESSION/TURN   #group/SESSION/TURN/all   #group/SESSION/TURN/all?where=CONDITIONS
-//   #run   #run/STEP   with the query `by`, `where` and `sort`
+//   #run   #run/STEP   with the query `by`, `where`, `sort` and `show`
 
 const PATH = /^#\/([^/?]+)(?:\/(\d+)(?:\/(\d+))?)?(\?view=chat)?$/;
 const COMPARE = /^#compare\/([^/]+)\/(\d+)\/([^/]+)\/(\d+)(?:\/(\d+))?$/;
@@ -26,7 +26,7 @@ export function parse(hash) {
     if (parts) {
       const query = new URLSearchParams(parts[2]);
       const step = parts[1] === undefined ? null : decodeURIComponent(parts[1]);
-      return { view: "run", step, by: query.get("by"), where: query.get("where") ?? "", sort: query.get("sort") };
+      return { view: "run", step, by: query.get("by"), where: query.get("where") ?? "", sort: query.get("sort"), show: query.get("show") };
     }
     parts = GROUP.exec(hash);
     return parts && { view: "group", session: decodeURIComponent(parts[1]), turn: Number(parts[2]), all: parts[3] !== undefined, where: new URLSearchParams(parts[4]).get("where") ?? "" };
@@ -49,8 +49,8 @@ function group({ session, turn, all, where }) {
   return `#group/${encodeURIComponent(session)}/${turn}${all ? "/all" : ""}${all && where ? `?${new URLSearchParams({ where })}` : ""}`;
 }
 
-function run({ step, by, where, sort }) {
-  const query = new URLSearchParams({ ...(by && { by }), ...(where && { where }), ...(sort && { sort }) });
+function run({ step, by, where, sort, show }) {
+  const query = new URLSearchParams({ ...(by && { by }), ...(where && { where }), ...(show && { show }), ...(sort && { sort }) });
   return `#run${step === null ? "" : `/${encodeURIComponent(step)}`}${query.size ? `?${query}` : ""}`;
 }
 

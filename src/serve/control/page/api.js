@@ -32,8 +32,15 @@ export async function get(path, signal) {
 
 /** Sends POST with JSON and returns the JSON reply. */
 export async function post(path, body, signal) {
-  const headers = { "content-type": "application/json" };
-  return (await call(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json();
+  return (await call(path, posted(body, signal))).json();
+}
+
+const posted = (body, signal) => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+
+/** Sends POST with JSON and returns the body of the reply as a Blob, and its headers. */
+export async function postBlob(path, body, signal) {
+  const answer = await call(path, posted(body, signal));
+  return { blob: await answer.blob(), headers: answer.headers };
 }
 
 /** Sends GET and returns the bytes of the reply as an ArrayBuffer. */

@@ -58,10 +58,15 @@ function theme() {
 
 /** Downloads the file in the browser. */
 export function save(pieces, name) {
-  const url = URL.createObjectURL(new Blob(pieces, { type: "text/html" }));
+  download(new Blob(pieces, { type: "text/html" }), `${label(name, 80).replace(/[^A-Za-z0-9._-]+/g, "-")}.html`);
+}
+
+/** Downloads bytes as a file. */
+export function download(blob, name) {
+  const url = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = url;
-  link.download = `${label(name, 80).replace(/[^A-Za-z0-9._-]+/g, "-")}.html`;
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

@@ -38,7 +38,7 @@ const sessions = new Sessions((session) => go({ view: "path", session, leaf: nul
 const forest = new Forest((leaf, turn) => openTurn(leaf, turn), (sequence) => follow(sequence));
 const filter = new Filter(() => filtered());
 const run = new RunView({
-  announce, onOpen: (session) => go({ view: "path", session, leaf: null, at: null }, true), onMove: (address) => go(address, true),
+  announce, texts, onMove: (address) => go(address, true),
 });
 const empty = new EmptyView(announce);
 const views = { path: view, compare, group: samples, run, empty };

@@ -1,44 +1,23 @@
 // The view of a run: curves over its steps, and the table of the sessions of a selection.
 
-import { get } from "./api.js";
+import { get, postBlob } from "./api.js";
 import { replace } from "./address.js";
+import { TABLES } from "./columns.js";
 import { CURVES, curve, markStep, scatter } from "./curves.js";
 import { amount, count, element, part } from "./element.js";
+import { download } from "./exported.js";
 import { choices } from "./filter.js";
 import { label } from "./glyph.js";
 import { copy, copyText } from "./link.js";
-import { shown, step as colour } from "./scale.js";
-import { age } from "./sessions.js";
+import { refill, table } from "./table.js";
 
-/** The sessions of a page of the table, and its order unless another one is chosen. */
-const [PAGE, NEWEST] = [200, "-created_ms"];
 /** Milliseconds between updates, and how many times as long as an update took they are at least. */
 const [PAUSE, SHARE] = [5000, 20];
-/** The maximum number of characters of a name, and of a list. */
-const [NAME, LIST] = [128, 200];
+/** The table that is shown first. */
+const FIRST = "sessions";
 
 /** The nouns for what the steps are. */
 const NOUNS = new Map([["step", ["step", "steps"]], ["policy", ["policy", "policies"]]]);
-
-const text = (content) => (content === null || content === undefined || content === "" ? "–" : label(String(content), LIST));
-const reward = (row) => (row.reward === null ? "–" : shown(row.reward).replace("-", "−"));
-const faults = (row) => Object.entries(row.faults).map(([kind, times]) => `${kind.replaceAll("_", " ")}${times > 1 ? ` ${times}` : ""}`).join(", ");
-const tags = (row) => Object.entries(row.tags ?? {}).filter(([name]) => name !== "step").map((tag) => tag.join("=")).join(", ");
-
-function entropy(row) {
-  const level = colour(row.mean_entropy ?? NaN);
-  return level < 0 ? "–" : [element("span", { class: `t s e${level} swatch` }), shown(row.mean_entropy)];
-}
-
-/** The columns after the name: title, the member that the server sorts by, the content of a cell, and whether it is a number. */
-const COLUMNS = [
-  ["step", "step", (row) => text(row.tags?.step), true], ["reward", "reward", reward, true], ["mean entropy", "mean_entropy", entropy, true],
-  ["above 0.672", "high_entropy_share", (row) => (row.high_entropy_share === null ? "–" : `${shown(100 * row.high_entropy_share, 1)} %`), true],
-  ["sampled", "sampled_tokens", (row) => count(row.sampled_tokens), true], ["trained", "trained_tokens", (row) => count(row.trained_tokens), true],
-  ["turns", "turns", (row) => count(row.turns), true], ["finish", "finish_reason", (row) => text(row.finish_reason)], ["policy", "policy", (row) => text(row.policy)],
-  ["faults", "faults", (row) => (faults(row) ? element("span", { class: "fault" }, text(faults(row))) : "–")],
-  ["flags", "flags", (row) => text(row.flags.join(", "))], ["tags", null, (row) => text(tags(row))], ["age", NEWEST.slice(1), (row) => age(row.created_ms), true],
-];
 
 /** A word of a command line. */
 const quoted = (word) => `'${word.replaceAll("'", "'\\''")}'`;
@@ -47,9 +26,9 @@ export class RunView {
   #opening = new AbortController();
   #due = 0;
 
-  /** `onOpen` opens a session, `onMove` the address of another selection. */
-  constructor({ announce, onOpen, onMove }) {
-    Object.assign(this, { announce, onOpen, onMove, of: { step: null, by: null, where: "", sort: null }, list: null, rows: [], figures: [] });
+  /** `onMove` opens an address. */
+  constructor({ announce, texts, onMove }) {
+    Object.assign(this, { announce, texts, onMove, of: { step: null, by: null, where: "", sort: null, show: null }, list: null, rows: [], figures: [] });
     this.actions = {
       step: (at) => this.#move(at === 0 ? -1 : 1), all: () => this.of.step !== null && this.#choose(null), refresh: () => this.open(this.of),
       link: () => copy(this.address(), announce), command: () => copyText(this.command(), () => announce("The command is copied.")),
@@ -58,6 +37,8 @@ export class RunView {
     part("run-where").addEventListener("keydown", (event) => event.key === "Enter" && onMove({ ...this.address(), where: event.target.value.trim() }));
     part("run-more").addEventListener("click", () => this.#more().catch((error) => this.#fails(error)));
     for (const name of ["command", "link", "refresh"]) part(`run-${name}`).addEventListener("click", () => this.actions[name]());
+    for (const format of ["jsonl", "parquet"]) part(`run-${format}`).addEventListener("click", () => this.#export(format).catch((error) => this.#fails(error)));
+    for (const name of TABLES.keys()) part(`run-show-${name}`).addEventListener("click", () => onMove({ ...this.address(), show: name === FIRST ? null : name, sort: null }));
   }
 
   address() {
@@ -66,9 +47,24 @@ export class RunView {
 
   /** The conditions of the selection, as `where` of the server and of the command line. */
   get conditions() {
-    const { step, by, where } = this.of;
+    return this.#conditionsOf(this.of.step, this.of.by);
+  }
+
+  /** The conditions of the selection in a step; null for all steps. */
+  #conditionsOf(step, by) {
     const name = by === null ? "step" : by === "policy" ? by : `tag.${by}`;
-    return [where, step === null ? "" : `${name}=${encodeURIComponent(step)}`].filter(Boolean).join(",");
+    return [this.of.where, step === null ? "" : `${name}=${encodeURIComponent(step)}`].filter(Boolean).join(",");
+  }
+
+  /** The name of the table that is shown. */
+  get shown() {
+    return TABLES.has(this.of.show) ? this.of.show : FIRST;
+  }
+
+  /** The order of the table that is shown; null if it has a single one. */
+  get order() {
+    const { first } = TABLES.get(this.shown);
+    return first === null ? null : this.of.sort ?? first;
   }
 
   /** The command that exports the selection. */
@@ -82,9 +78,11 @@ export class RunView {
   }
 
   /** Opens a selection: the sessions that meet the conditions `where`, and of them those of a step. `by` names what the steps are. */
-  async open({ step, by, where, sort }) {
+  async open({ step, by, where, sort, show }) {
     this.close();
-    this.of = { step, by, where, sort };
+    const isOther = (TABLES.has(show) ? show : FIRST) !== this.shown;
+    this.of = { step, by, where, sort, show };
+    if (isOther) part("run-more").hidden = true;
     part("run-where").value = where;
     if (!this.list) part("run-about").replaceChildren(element("strong", {}, "Reading…"));
     await this.#read().catch((error) => {
@@ -105,14 +103,15 @@ export class RunView {
     const { signal } = this.#opening;
     const started = performance.now();
     this.#due = started + PAUSE;
-    const [list, page] = await Promise.all([this.#steps(signal), isUpdate && this.paged ? null : this.#page(signal)]);
+    const reading = this.#steps(signal);
+    const [list, page] = await Promise.all([reading, isUpdate && this.paged ? null : this.#page(signal, reading)]);
     if (signal.aborted) return;
     this.#due = performance.now() + Math.max(PAUSE, SHARE * (performance.now() - started));
     this.#note("");
     const drawn = JSON.stringify([list, page, this.of]);
     if (isUpdate && drawn === this.drawn) return;
     Object.assign(this, { list, drawn });
-    if (page) Object.assign(this, { rows: page.sessions, next: page.next, matched: page.matched, paged: false });
+    if (page) Object.assign(this, { rows: TABLES.get(this.shown).rows(page), page, paged: false });
     const summary = this.#draw();
     if (!isUpdate) this.announce(summary);
   }
@@ -125,20 +124,44 @@ export class RunView {
     return by !== null || step !== null || list.total ? list : ask("policy");
   }
 
-  #page(signal, after) {
-    const query = new URLSearchParams({ sort: this.of.sort ?? NEWEST, limit: PAGE, ...(this.conditions && { where: this.conditions }), ...(after && { after }) });
-    return get(`/v1/sessions?${query}`, signal);
+  /** Reads a page of the table that is shown, with the texts of its tokens. `steps` is what `#steps` returns. */
+  async #page(signal, steps, after) {
+    const { path, limit, isByStep, rows, ids } = TABLES.get(this.shown);
+    const { order, conditions } = this;
+    const query = new URLSearchParams({ limit, ...(isByStep && { by: (await steps).by }), ...(order !== null && { sort: order }), ...(conditions && { where: conditions }), ...(after && { after }) });
+    const page = await get(`${path}?${query}`, signal);
+    if (ids) await this.texts.load(rows(page).flatMap(ids), signal);
+    return page;
   }
 
   async #more() {
     const { signal } = this.#opening;
-    const page = await this.#page(signal, this.next);
+    const { rows, key } = TABLES.get(this.shown);
+    const page = await this.#page(signal, this.list, this.page.next);
     if (signal.aborted) return;
-    const known = new Set(this.rows.map((row) => row.session));
-    // a session whose value has changed meanwhile may appear again
-    this.rows.push(...page.sessions.filter((row) => !known.has(row.session)));
-    Object.assign(this, { next: page.next, matched: page.matched, paged: true });
+    const known = new Set(this.rows.map(key));
+    // a row whose value has changed meanwhile may appear again
+    this.rows.push(...rows(page).filter((row) => !known.has(key(row))));
+    Object.assign(this, { page, paged: true });
     this.#draw();
+  }
+
+  /** Saves the export of the selection as a file. */
+  async #export(format) {
+    const buttons = ["jsonl", "parquet"].map((name) => part(`run-${name}`));
+    buttons.forEach((button) => { button.disabled = true; });
+    this.#note("Exporting…");
+    try {
+      const { conditions } = this;
+      const { blob, headers } = await postBlob("/v1/samples", { format, ...(conditions && { where: conditions }) });
+      download(blob, `rows.${format}`);
+      const excluded = Object.values(JSON.parse(headers.get("tokentap-refused") ?? "{}")).reduce((sum, one) => sum + one, 0);
+      const note = `${amount(Number(headers.get("tokentap-rows")), "row")} saved as rows.${format}${excluded ? `; ${amount(excluded, "path")} not exported` : ""}.`;
+      this.#note(note);
+      this.announce(note);
+    } finally {
+      buttons.forEach((button) => { button.disabled = false; });
+    }
   }
 
   #fails(error) {
@@ -150,7 +173,7 @@ export class RunView {
 
   /** Shows nothing of a selection that could not be read. */
   #clear() {
-    Object.assign(this, { list: null, rows: [], figures: [], next: null, drawn: null });
+    Object.assign(this, { list: null, rows: [], figures: [], page: null, drawn: null });
     for (const name of ["about", "legend", "curves", "table"]) part(`run-${name}`).replaceChildren();
     part("run-more").hidden = true;
   }
@@ -185,10 +208,10 @@ export class RunView {
     choices(part("run-step"), [["", `all ${many}`], ...names.map((name) => [`=${name}`, label(name, 40)])]);
     part("run-step").value = step === null ? "" : `=${step}`;
     const heading = step === null ? "All sessions" : `${title} ${label(step, 40)}`;
-    const facts = [amount(this.matched, "session"), step === null ? `${count(total)} ${total === 1 ? one : many}` : null, total > steps.length ? `the last ${count(steps.length)} are shown` : null].filter(Boolean);
+    const facts = [TABLES.get(this.shown).about(this.page), step === null ? `${count(total)} ${total === 1 ? one : many}` : null, total > steps.length ? `the last ${count(steps.length)} are shown` : null].filter(Boolean);
     part("run-about").replaceChildren(element("strong", {}, heading), ...facts.map((fact) => element("span", { class: "num" }, fact)));
     this.figures = steps.length ? CURVES.map((kind) => [kind, curve(kind, steps, { onPick: (at) => this.#choose(steps[at].step), onPoint: (at) => this.#mark(at) })]).filter(([, figure]) => figure) : [];
-    const points = scatter(this.rows, (row) => this.onOpen(row.session));
+    const points = this.shown === FIRST ? scatter(this.rows, ({ session }) => this.onMove({ view: "path", session, leaf: null, at: null })) : null;
     part("run-curves").replaceChildren(...this.figures.map(([, figure]) => figure), ...(points ? [points] : []));
     this.#mark(-1);
     this.#table();
@@ -206,25 +229,21 @@ export class RunView {
   }
 
   #table() {
-    const { sort } = this.of;
-    const [by, falls] = [(sort ?? NEWEST).replace(/^-/, ""), (sort ?? NEWEST).startsWith("-")];
-    const head = ([title, key, , isNumber]) => element("th", { scope: "col", "aria-sort": key === by ? (falls ? "descending" : "ascending") : null, class: isNumber ? "right" : null },
-      key ? element("button", { type: "button", id: `run-by-${key}`, onclick: () => this.#sort(key, isNumber, by, falls) }, title, key === by ? (falls ? " ▾" : " ▴") : "") : title);
-    const focused = document.activeElement?.closest?.("#run-table") ? [document.activeElement.id, document.activeElement.dataset.session] : null;
-    part("run-table").replaceChildren(element("table", { class: "samples" }, element("caption", { class: "hidden" }, "Sessions of the selection"),
-      element("thead", {}, element("tr", {}, [["session", "session"], ...COLUMNS].map(head))),
-      element("tbody", {}, this.rows.map((row) => element("tr", {},
-        element("td", {}, element("button", { type: "button", class: "row", "data-session": row.session, onclick: () => this.onOpen(row.session) }, element("span", { class: `name${row.running ? " live" : ""}` }, label(row.session, NAME)))),
-        COLUMNS.map(([, , content, isNumber]) => element("td", { class: isNumber ? "right num" : null }, content(row))))))));
-    if (!this.rows.length) part("run-table").append(element("p", { class: "sub" }, this.conditions ? "No session meets the conditions." : "No sessions yet."));
-    part("run-more").hidden = this.next === null;
-    if (focused) [...part("run-table").querySelectorAll("button")].find((one) => one.id === focused[0] && one.dataset.session === focused[1])?.focus();
+    const { shown, rows, order, page } = this;
+    const { columns, more, none } = TABLES.get(shown);
+    const { by } = this.list;
+    for (const name of TABLES.keys()) part(`run-show-${name}`).setAttribute("aria-pressed", String(name === shown));
+    // conditions name the tag `step` so by default
+    const conditionsOf = (step) => this.#conditionsOf(step, by === "step" ? null : by);
+    const content = table({ caption: `The ${shown} of the selection`, columns: columns({ onMove: this.onMove, texts: this.texts, conditionsOf }), rows, order: order ?? "", onSort: (sort) => this.#sort(sort), prefix: "run-by" });
+    const nothing = rows.length ? [] : [element("p", { class: "sub" }, shown === FIRST && !this.conditions ? "No sessions yet." : none)];
+    refill(part("run-table"), content, ...nothing);
+    part("run-more").hidden = !more || page.next === null;
+    part("run-more").textContent = more ?? "";
   }
 
-  /** Sorts by a column: numbers from the highest one, texts from A; the second time in the other direction. */
-  #sort(key, isNumber, by, falls) {
-    const sort = `${(key === by ? !falls : isNumber) ? "-" : ""}${key}`;
-    this.of = { ...this.of, sort: sort === NEWEST ? null : sort };
+  #sort(sort) {
+    this.of = { ...this.of, sort: sort === TABLES.get(this.shown).first ? null : sort };
     replace(this.address());
     return this.open(this.of);
   }

@@ -4,7 +4,7 @@ use http::Uri;
 
 use crate::json::percent_decode;
 use crate::serve::problem::Problem;
-use crate::session::{Classes, Conditions, Consumer, TableError, TableOrder};
+use crate::session::{Classes, Conditions, Consumer};
 
 /// The members of a query.
 #[derive(Debug, Default, PartialEq)]
@@ -21,8 +21,8 @@ pub(super) struct Query {
     pub newest: bool,
     /// `search`: a part of a session's name.
     pub search: Option<String>,
-    /// `sort`: the order of a table.
-    pub sort: Option<TableOrder>,
+    /// `sort`: the order of a table or of groups.
+    pub sort: Option<String>,
     /// `q`: what is searched.
     pub q: Option<String>,
     /// `regex`: whether it is a regular expression.
@@ -72,10 +72,7 @@ impl Query {
                 "q" => query.q = Some(value),
                 "regex" => query.regex = value.parse().map_err(|_| bad("true or false"))?,
                 "case" => query.case = value.parse().map_err(|_| bad("true or false"))?,
-                "sort" => {
-                    let order = value.parse().map_err(|error: TableError| Problem::bad_request(error.to_string()))?;
-                    query.sort = Some(order);
-                }
+                "sort" => query.sort = Some(value),
                 "where" => {
                     let conditions = Conditions::parse(&value);
                     let conditions = conditions.map_err(|error| Problem::bad_request(format!("where: {error}")))?;

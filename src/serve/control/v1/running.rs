@@ -45,7 +45,7 @@ pub(super) fn list(proxy: &Proxy, query: &Query) -> Response<Body> {
 }
 
 /// An entropy as the shortest decimal of the float32, as in the other routes; null if it is missing.
-fn nats(value: f32) -> Value {
+pub(super) fn nats(value: f32) -> Value {
     value.is_finite().then(|| value.to_string().parse::<f64>().ok()).flatten().into()
 }
 

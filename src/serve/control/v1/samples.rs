@@ -14,7 +14,7 @@ use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
 use crate::serve::response::stream_response;
-use crate::session::{Classes, TurnSelection};
+use crate::session::{Classes, Conditions, Session, TurnSelection};
 
 /// The number of exported rows.
 const ROWS: HeaderName = HeaderName::from_static("tokentap-rows");
@@ -35,8 +35,11 @@ const LONGEST: usize = 1 << 24;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SamplesRequest {
-    /// The names of the sessions, without duplicates.
-    pub sessions: Vec<String>,
+    /// The names of the sessions, without duplicates. `None`: all sessions in memory.
+    pub sessions: Option<Vec<String>>,
+    /// The conditions that the exported ones of these meet.
+    #[serde(rename = "where")]
+    pub conditions: Option<String>,
     /// The name of a [`Format`].
     pub format: String,
     /// The value in tensors where a row has no token; without it 0.
@@ -126,27 +129,48 @@ pub(crate) fn exclusions(names: &[String]) -> Result<Exclusions, Problem> {
     parsed.map_err(|error| Problem::bad_request(format!("exclude: {error}")))
 }
 
+/// Returns the sessions with these names.
+///
+/// # Errors
+/// When a session does not exist or is listed twice.
+pub(crate) fn named(proxy: &Proxy, names: &[String]) -> Result<Vec<Arc<Session>>, Problem> {
+    let mut unique = std::collections::HashSet::new();
+    if let Some(id) = names.iter().find(|id| !unique.insert(*id)) {
+        return Err(Problem::bad_request(format!("sessions: {id:?} is listed twice")));
+    }
+    names.iter().map(|id| find(proxy, id)).collect()
+}
+
+/// Returns the sessions of an export: those with the names, or all in memory, that meet the conditions.
+fn chosen(proxy: &Proxy, request: &SamplesRequest) -> Result<Vec<Arc<Session>>, Problem> {
+    let conditions = request.conditions.as_deref().map(Conditions::parse).transpose();
+    let conditions = conditions.map_err(|error| Problem::bad_request(format!("where: {error}")))?;
+    let mut sessions = match &request.sessions {
+        Some(names) => named(proxy, names)?,
+        None => proxy.sessions.in_memory(),
+    };
+    if let Some(conditions) = conditions {
+        sessions.retain(|session| session.meets(&conditions));
+    }
+    Ok(sessions)
+}
+
 /// Returns the paths of sessions, in the order of an export of `selection`.
 ///
 /// # Errors
-/// When a session does not exist, has no such version, or is listed twice.
+/// When a session has no such version.
 pub(crate) fn batch(
     proxy: &Proxy,
-    sessions: &[String],
+    sessions: &[Arc<Session>],
     version: Option<u32>,
     include_branches: bool,
     selection: TurnSelection,
     teacher: Option<&str>,
 ) -> Result<Batch, Problem> {
     let mut batch = Batch { annotate: Some(annotate(proxy)), ..Batch::default() };
-    let mut unique = std::collections::HashSet::new();
-    for id in sessions {
-        if !unique.insert(id) {
-            return Err(Problem::bad_request(format!("sessions: {id:?} is listed twice")));
-        }
-        let session = find(proxy, id)?;
+    for session in sessions {
         let snapshot = session.snapshot_of(version, selection);
-        let mut snapshot = snapshot.map_err(|error| Problem::session(id, error))?;
+        let mut snapshot = snapshot.map_err(|error| Problem::session(&session.id, error))?;
         if let Some(teacher) = teacher {
             snapshot = session.scored(&snapshot, teacher);
         }
@@ -182,7 +206,7 @@ pub(crate) fn export(proxy: &Proxy, request: &SamplesRequest) -> Result<Export, 
     let decoder = request.text.then(|| decoder(proxy)).transpose()?;
     let mut batch = {
         let (teacher, branches) = (request.teacher()?, request.include_branches);
-        batch(proxy, &request.sessions, request.version, branches, selection, teacher)?
+        batch(proxy, &chosen(proxy, request)?, request.version, branches, selection, teacher)?
     };
     if let Some(teacher) = &request.scores {
         rl::check_scored(&batch.rows, teacher)?;

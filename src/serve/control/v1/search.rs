@@ -1,7 +1,7 @@
 //! `/v1/search`: finds a text, a regular expression or token ids in the turns of the sessions in memory.
 
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use http::Response;
 use regex::{Regex, RegexBuilder};
@@ -10,24 +10,16 @@ use serde_json::{Value, json};
 use super::ok;
 use super::query::Query;
 use super::samples::decoder;
+use super::turn_walk::{TurnVisitor, TurnWalk};
 use crate::export::Decoder;
 use crate::long_work::offload_export;
 use crate::serve::body::Body;
 use crate::serve::problem::{ErrorCode, Problem};
 use crate::serve::proxy::Proxy;
-use crate::session::{Conditions, Session, Turn, Uid};
+use crate::session::{Session, Turn};
 
 /// The default and the maximum number of matches of a reply.
 const MATCHES: (usize, usize) = (100, 1000);
-
-/// Tokens after which a reply ends, and another request continues.
-const MOST_TOKENS: usize = 1 << 20;
-
-/// Tokens that are searched in one step. If the client has left, no further step begins.
-const STEP_TOKENS: usize = 1 << 15;
-
-/// Sessions that are looked at in one step.
-const STEP_SESSIONS: usize = 256;
 
 /// The most bytes of what is searched.
 const LONGEST: usize = 1024;
@@ -41,9 +33,6 @@ const MOST_COUNTED: usize = 100;
 /// Characters of a match that are shown, and those on either side of it.
 const SHOWN: (usize, usize) = (200, 60);
 
-/// This run of the process, which numbers the sessions.
-static RUN: LazyLock<Uid> = LazyLock::new(Uid::unique);
-
 /// What is searched.
 enum Needle {
     Text { expression: Box<Regex>, decoder: Decoder },
@@ -54,25 +43,11 @@ enum Needle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Undecoded;
 
-/// Where a search continues: before the session with this number, or in it from this turn on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct SearchPosition {
-    run: Uid,
-    session: u64,
-    turn: u32,
-}
-
-/// A search that has not ended.
+/// The matches of a reply.
 struct Search {
-    proxy: Arc<Proxy>,
     needle: Needle,
-    conditions: Option<Conditions>,
     limit: usize,
-    /// `None` at the end.
-    position: Option<SearchPosition>,
     matches: Vec<Value>,
-    sessions: usize,
-    tokens: usize,
     /// Turns whose ids the loaded tokenizer does not decode.
     undecoded: usize,
 }
@@ -91,61 +66,21 @@ pub(super) async fn find(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
         // it may take some milliseconds
         offload_export(move || Needle::new(&proxy, &q, regex, case)).await?
     };
-    let position = match after {
-        None => SearchPosition { run: *RUN, session: u64::MAX, turn: 0 },
-        Some(after) => SearchPosition::parse(&after).filter(|position| position.run == *RUN).ok_or_else(|| {
-            Problem::bad_request(format!(
-                "after: must be the next of a reply since tokentap has started, not {after:?}"
-            ))
-        })?,
-    };
-    let by = needle.name();
-    let mut search = Search {
-        proxy: Arc::clone(proxy),
-        needle,
-        conditions,
-        limit: limit.unwrap_or(MATCHES.0).clamp(1, MATCHES.1),
-        position: Some(position),
-        matches: Vec::new(),
-        sessions: 0,
-        tokens: 0,
-        undecoded: 0,
-    };
-    while search.position.is_some() && search.matches.len() < search.limit && search.tokens < MOST_TOKENS {
-        // a client that leaves drops this future between two steps
-        search = offload_export(move || {
-            search.step();
-            search
-        })
-        .await;
-    }
+    let (by, limit) = (needle.name(), limit.unwrap_or(MATCHES.0).clamp(1, MATCHES.1));
+    let walk = TurnWalk::new(proxy, conditions, after)?;
+    let (walk, search) = walk.run(Search { needle, limit, matches: Vec::new(), undecoded: 0 }).await;
     let reply = offload_export(move || {
         ok(&json!({
             "q": q,
             "by": by,
             "matches": search.matches,
-            "next": search.position.map(|position| position.to_string()),
-            "sessions": search.sessions,
-            "tokens": search.tokens,
+            "next": walk.next(),
+            "sessions": walk.sessions,
+            "tokens": walk.tokens,
             "undecoded_turns": search.undecoded,
         }))
     });
     Ok(reply.await)
-}
-
-impl std::fmt::Display for SearchPosition {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}-{}", self.run, self.session, self.turn)
-    }
-}
-
-impl SearchPosition {
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('-');
-        let (run, session, turn) = (parts.next()?, parts.next()?, parts.next()?);
-        let position = Self { run: run.parse().ok()?, session: session.parse().ok()?, turn: turn.parse().ok()? };
-        parts.next().is_none().then_some(position)
-    }
 }
 
 impl Needle {
@@ -205,47 +140,22 @@ impl Needle {
     }
 }
 
-impl Search {
-    /// Searches some sessions.
-    fn step(&mut self) {
-        let Some(position) = self.position else { return };
-        let (end, most) = ((self.tokens + STEP_TOKENS).min(MOST_TOKENS), STEP_SESSIONS);
-        // the session at which the search stopped is before the next number
-        let page = self.proxy.sessions.latest_before(position.session.saturating_add(1), most);
-        let mut turn = position.turn;
-        let is_last = page.len() < most;
-        for (number, session) in page {
-            if number != position.session {
-                turn = 0;
-            }
-            let is_chosen = self.conditions.as_ref().is_none_or(|conditions| session.meets(conditions));
-            while is_chosen && let Some(next) = session.turn(turn) {
-                if self.tokens >= end || self.matches.len() >= self.limit {
-                    self.position = Some(SearchPosition { session: number, turn, ..position });
-                    return;
-                }
-                self.sessions += usize::from(turn == 0);
-                self.search_turn(&session, &next);
-                turn += 1;
-            }
-            self.position = number.checked_sub(1).map(|session| SearchPosition { session, turn: 0, ..position });
-        }
-        if is_last {
-            self.position = None;
-        }
+impl TurnVisitor for Search {
+    const MOST_TOKENS: usize = 1 << 20;
+    const STEP_TOKENS: usize = 1 << 15;
+
+    fn is_full(&self) -> bool {
+        self.matches.len() >= self.limit
     }
 
-    fn search_turn(&mut self, session: &Session, turn: &Turn) {
-        // so that a search of turns without tokens ends as well
-        self.tokens += 1;
+    fn visit(&mut self, session: &Arc<Session>, turn: &Arc<Turn>) -> usize {
         if let Needle::Text { decoder, .. } = &self.needle
             && turn.about.model != decoder.model
         {
             self.undecoded += 1;
-            return;
+            return 0;
         }
         for (kind, ids) in [("prompt", &turn.prompt[..]), ("response", &turn.response[..])] {
-            self.tokens += ids.len();
             match self.needle.find(ids) {
                 Ok(Some(mut found)) => {
                     (found["session"], found["turn"], found["kind"]) =
@@ -255,10 +165,11 @@ impl Search {
                 Ok(None) => {}
                 Err(Undecoded) => {
                     self.undecoded += 1;
-                    return;
+                    break;
                 }
             }
         }
+        turn.prompt.len() + turn.response.len()
     }
 }
 
@@ -303,14 +214,5 @@ mod tests {
         let (before, found, after) = excerpt(&text, at..at + 6);
         assert_eq!((before.chars().count(), &*found, after.chars().count()), (60, "needle", 60));
         assert!(before.ends_with('\u{e4}') && after.starts_with('\u{e4}'));
-    }
-
-    #[test]
-    fn positions_survive_their_text() {
-        let position = SearchPosition { run: Uid::unique(), session: 7, turn: 3 };
-        assert_eq!(SearchPosition::parse(&position.to_string()), Some(position));
-        for text in ["7", "a-1-2", &format!("{position}-1")] {
-            assert_eq!(SearchPosition::parse(text), None, "{text}");
-        }
     }
 }

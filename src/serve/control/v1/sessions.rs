@@ -20,8 +20,8 @@ use crate::serve::proxy::Proxy;
 use crate::serve::response::{json_response, stream_response};
 use crate::session::ledger::ListOrder;
 use crate::session::{
-    Cause, Frozen, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session, SessionError,
-    TableCursor, TablePage, TableQuery, Tags, Turn, TurnImage,
+    Cause, Frozen, InvalidOrder, Labels, ListQuery, ListedPage, ListedSession, RewardScope, RewardTarget, Row, Session,
+    SessionError, TableCursor, TableOrder, TablePage, TableQuery, Tags, Turn, TurnImage,
 };
 
 /// The default and the maximum number of sessions of a page.
@@ -108,7 +108,9 @@ async fn table(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Probl
         let message = "order: not with sort, where or same_prompt; sort=-created_ms has the newest sessions first";
         return Err(Problem::bad_request(message));
     }
-    let order = sort.unwrap_or_default();
+    let order = sort.map(|sort| sort.parse()).transpose();
+    let order: TableOrder =
+        order.map_err(|error: InvalidOrder| Problem::bad_request(error.to_string()))?.unwrap_or_default();
     let after = after.map(|after| TableCursor::parse(&after, &order)).transpose();
     let after = after.map_err(|error| Problem::bad_request(error.to_string()))?;
     let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), search.unwrap_or_default());

@@ -29,9 +29,7 @@ const QUANTILES: [(&str, f64); 5] = [("p10", 0.1), ("p25", 0.25), ("p50", 0.5), 
 /// Returns the steps of the sessions in memory.
 pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Body>, Problem> {
     let Query { by, conditions, limit, scores: teacher, .. } = query;
-    let by = by.unwrap_or_else(|| DEFAULT_TAG.to_owned());
-    let key = StepKey::parse(&by)
-        .ok_or_else(|| Problem::bad_request(format!("by: must be policy or the name of a tag, not {by:?}")))?;
+    let (by, key) = key(by)?;
     let limit = limit.unwrap_or(STEPS.0).min(STEPS.1);
     let query = StepQuery { key, conditions, think: proxy.think_tokens(), teacher };
     let (list, query) = {
@@ -63,6 +61,14 @@ pub(super) async fn list(proxy: &Arc<Proxy>, query: Query) -> Result<Response<Bo
         ok(&reply)
     });
     Ok(reply.await)
+}
+
+/// What makes a step, with its name: the tag `step` unless `by` is another one.
+pub(super) fn key(by: Option<String>) -> Result<(String, StepKey), Problem> {
+    let by = by.unwrap_or_else(|| DEFAULT_TAG.to_owned());
+    let bad = || Problem::bad_request(format!("by: must be policy or the name of a tag, not {by:?}"));
+    let key = StepKey::parse(&by).ok_or_else(bad)?;
+    Ok((by, key))
 }
 
 fn row(step: &TrainingStep) -> Value {
