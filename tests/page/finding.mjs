@@ -238,7 +238,8 @@ export async function adapters() {
       await page.waitForFunction((place) => [...document.querySelectorAll("#details dd")].some((node) => node.textContent === place), `${at + 1} of ${total}`);
       assert.equal(await fact(page, "adapter"), expected, `token ${at} of path ${leaf}`);
     }
-    assert.equal(await fact(page, "policy"), "epoch 0, w1", "the token of the base weights");
+    assert.equal(await fact(page, "policy"), "w1, epoch 0", "the token of the base weights");
+    assert.equal(await page.textContent("#where"), "adapterspolicy w1");
     for (const [flag, expected] of [["mixed_adapters", [0, 1]], ["crosses_versions", [0, 1, 2, 4]]]) {
       await page.selectOption("#flag", flag);
       await page.waitForFunction((text) => document.getElementById("turns-left")?.textContent === text, `${expected.length} of 5 turns`);

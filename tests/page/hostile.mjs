@@ -171,7 +171,7 @@ export async function names() {
     };
     for (const session of SESSIONS) {
       await page.click(`#sessions button[data-session="${session}"]`);
-      await page.waitForFunction((name) => document.getElementById("where").textContent === name && location.hash === `#/${name}/0`, session);
+      await page.waitForFunction((name) => document.querySelector("#where .name")?.textContent === name && location.hash === `#/${name}/0`, session);
       await read(page, 7);
       await page.focus("#tokens");
       await page.keyboard.press("End");

@@ -80,6 +80,12 @@ export async function samples() {
       const sorted = rewarded.map((one) => one.reward).sort((a, b) => b - a).map(shown);
       assert.deepEqual(order, [...sorted, "–"]);
       assert.equal(await page.getAttribute("#samples th[aria-sort]", "aria-sort"), "descending");
+      // the lowest first, missing ones last; texts from A
+      await page.click("#by-reward");
+      assert.deepEqual((await table(page)).map((row) => row.reward), [...[...sorted].reverse(), "–"]);
+      assert.equal(await page.getAttribute("#samples th[aria-sort]", "aria-sort"), "ascending");
+      await page.click("#by-policy");
+      assert.equal(await page.getAttribute("#samples th[aria-sort]", "aria-sort"), "ascending");
       // sessions that the list does not show
       assert.equal(await page.locator("#sessions [data-session=elsewhere]").count(), 0, "the list has newer sessions");
       await page.click("#others");
@@ -99,6 +105,13 @@ export async function samples() {
       await page.click("#samples tr:has-text('path to turn 5') button");
       await page.waitForFunction(() => location.hash === "#/group/5");
       await read(page, paths[5].tokens);
+      // the heading and the list have the reward of the session
+      const [own] = (await ask(tap, `/v1/sessions?where=session%3D${session}`)).sessions;
+      const fact = `reward ${String(Number(own.reward.toFixed(3))).replace("-", "−")}`;
+      await page.waitForFunction((text) => document.getElementById("where").textContent === text, `${session}${fact}policy 0`);
+      await page.fill("#search", session);
+      await page.waitForFunction(([name, text]) => document.querySelector(`#sessions [data-session="${name}"]`)?.textContent.includes(text), [session, fact]);
+      await page.fill("#search", "");
       await page.goBack();
       await grouped(page);
       assert.ok(await page.isVisible("#samples"));

@@ -158,7 +158,7 @@ export async function keyboard() {
     await page.keyboard.press("Tab");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => location.hash === "#/another/0");
-    await page.waitForFunction(() => document.getElementById("where").textContent === "another");
+    await page.waitForFunction(() => document.querySelector("#where .name")?.textContent === "another");
     assert.deepEqual(faults, []);
     return `${spikes.length} spikes forward and back, ${names.length} stops of the tab key, arrows, Home, End, turns, samples, comparison, theme, help, search, another session`;
   } finally {

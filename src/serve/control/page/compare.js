@@ -3,7 +3,7 @@
 import { replace } from "./address.js";
 import { Alignment } from "./alignment.js";
 import { get } from "./api.js";
-import { adapterOf, epochOf, facts, text } from "./details.js";
+import { adapterOf, facts, policyText, text } from "./details.js";
 import { classesOf, legend, signed } from "./difference.js";
 import { amount, count, element, numbers, part } from "./element.js";
 import { label } from "./glyph.js";
@@ -245,7 +245,7 @@ function orUnknown(pairs) {
 /** The line above a path: its name, its policy and its mean entropy. */
 function about(side, of, trajectory) {
   const { head } = trajectory;
-  const policies = [...new Set(head.policy.map((span) => [`epoch ${epochOf(span)}`, ...[span.version, span.weight_version].filter(Boolean).map((one) => label(one, NAME)), ...(span.adapter ? [`adapter ${adapterOf(span)}`] : [])].join(", ")))];
+  const policies = [...new Set(head.policy.map((span) => [policyText(span), ...(span.adapter ? [`adapter ${adapterOf(span)}`] : [])].join(", ")))];
   const model = head.turns.at(-1)?.model;
   return [element("strong", {}, `${side} `), name(of), element("span", { class: "sub num" }, [policies.join("; ") || "policy unknown", model ? label(model, NAME) : null, amount(trajectory.total, "token")].filter(Boolean).join(" · "))];
 }

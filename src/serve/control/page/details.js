@@ -54,8 +54,6 @@ export function facts(trajectory, at) {
   if (!sampled) return [["id", id], ["place", place], ["kind", "prompt"], ...rest];
   const logprob = trajectory.logprobs[at];
   const rank = trajectory.rank[at];
-  const until = policy?.until ? `${policy.epoch} to ${policy.until}` : policy && epochOf(policy);
-  const name = policy?.version ?? policy?.weight_version;
   return [
     ["id", id],
     ["entropy", `${shown(nats)} nats`],
@@ -63,7 +61,7 @@ export function facts(trajectory, at) {
     ["logprob", Number.isNaN(logprob) ? "–" : `${shown(logprob)}  (${shown(100 * Math.exp(logprob), 1)} %)`],
     ["rank", Number.isNaN(rank) ? (Number.isNaN(trajectory.lower[at]) ? "not recorded" : "outside the top-k, or not recorded") : String(rank)],
     ["loss mask", String(trajectory.mask[at])],
-    ["policy", policy ? [`epoch ${until}`, ...(name ? [label(name, NAME)] : [])].join(", ") : "–"],
+    ["policy", policy ? policyText(policy) : "–"],
     ["adapter", policy?.adapter ? adapterOf(policy) : null],
     ["turn", segment.turn < 0 ? "running" : String(segment.turn)],
     ["place", place],
@@ -77,10 +75,20 @@ export function epochOf(span) {
   return span.process ? `${span.epoch} of ${span.process.slice(0, 4)}` : String(span.epoch);
 }
 
+/** The name of the weights of a span: the trainer's, or else that of the engine; null if there is none. */
+const versionOf = ({ version, weight_version: weights }) => version ?? (weights && weights !== "default" ? weights : null);
+
+/** The policy of a span without its adapter: the name, if it has one, and the epoch. */
+export function policyText(span) {
+  const epochs = `epoch ${span.until ? `${span.epoch} to ${span.until}` : epochOf(span)}`;
+  const name = versionOf(span);
+  return name === null ? epochs : `${label(name, NAME)}, ${epochs}`;
+}
+
 /** A short name of the policy of a span: that of the adapter, if it has one. */
 export function policyName(span) {
   if (span.adapter) return `${span.adapter} ${span.adapter_version ?? `epoch ${span.adapter_epoch}`}`;
-  return span.version ?? (span.weight_version && span.weight_version !== "default" ? span.weight_version : `epoch ${span.epoch}`);
+  return versionOf(span) ?? `epoch ${span.epoch}`;
 }
 
 /** The adapter of a span and its epoch; null for the base weights alone. */
@@ -119,7 +127,7 @@ function agent(labels) {
 export function about(trajectory, survey) {
   const { head } = trajectory;
   const leaf = head.turns.at(-1);
-  const epochs = [...new Set(head.policy.map(epochOf))];
+  const policies = [...new Set(head.policy.map(policyText))];
   const trained = head.segments.reduce((sum, segment) => sum + (segment.loss_mask ? segment.end - segment.start : 0), 0);
   const inPictures = trajectory.pictures.reduce((sum, { start, end }) => sum + end - start, 0);
   const sources = [...new Set(head.turns.map((turn) => methodOf(turn.measured)).filter(Boolean))];
@@ -137,7 +145,7 @@ export function about(trajectory, survey) {
     ["finish", leaf?.finish_reason ? label(leaf.finish_reason, NAME) : null],
     ["reward", head.reward === null ? null : label(JSON.stringify(head.reward), SHOWN)],
     ["tags", head.tags ? label(Object.entries(head.tags).map((tag) => tag.join("=")).join(", "), SHOWN) : null],
-    ["policy", epochs.length ? `epoch ${epochs.join(", ")}` : null],
+    ["policy", policies.join("; ") || null],
     ["class", leaf?.labels?.request_class ?? null],
     ["agent", agent(leaf?.labels)],
     ["client", leaf?.labels?.client ? label(leaf.labels.client, NAME) : null],

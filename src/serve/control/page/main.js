@@ -3,7 +3,7 @@
 import { drop, parse, push, replace } from "./address.js";
 import { get } from "./api.js";
 import { CompareView } from "./compare.js";
-import { part } from "./element.js";
+import { element, part } from "./element.js";
 import { EmptyView } from "./empty.js";
 import { Filter } from "./filter.js";
 import { Forest } from "./forest.js";
@@ -17,7 +17,7 @@ import { PathView } from "./path.js";
 import { Pictures } from "./pictures.js";
 import { RunView } from "./run.js";
 import { SamplesView } from "./samples.js";
-import { Sessions } from "./sessions.js";
+import { Sessions, rewardOf } from "./sessions.js";
 import { Texts } from "./texts.js";
 import { next as nextTheme, show as showTheme } from "./theme.js";
 
@@ -92,7 +92,15 @@ function leaveSession(session = null) {
   view.close();
   Object.assign(open, { session, list: [], running: [] });
   sessions.choose(session);
-  part("where").textContent = session === null ? "" : label(session, 128);
+  drawHeading(null);
+}
+
+/** Shows the name of the open session, and its reward and policy if `row` of the list has them. */
+function drawHeading(row) {
+  const { session } = open;
+  const policy = row?.policy ? `policy ${label(row.policy, 80)}` : null;
+  const facts = [row && rewardOf(row), policy].filter(Boolean).map((fact) => element("span", { class: "fact num" }, fact));
+  part("where").replaceChildren(...(session === null ? [] : [element("span", { class: "name" }, label(session, 128)), ...facts]));
 }
 
 /** Reads a session and its turns, without opening a path. */
@@ -219,6 +227,7 @@ async function look(isSame = false) {
   const isKnown = row && open.list.length > 0 && row.turns === open.list.length && row.frozen_versions + 1 === open.version;
   if (isKnown && isSame) {
     open.running = requests;
+    drawHeading(row);
     return draw();
   }
   let found = beginning ? null : await get(`/v1/sessions/${id}`);
@@ -227,6 +236,7 @@ async function look(isSame = false) {
   if (found && found.version !== version) found = await get(`/v1/sessions/${id}?version=${version}`);
   if (session !== open.session) return;
   Object.assign(open, { running: requests, version, list: found?.list ?? [] });
+  drawHeading(found);
   draw();
 }
 

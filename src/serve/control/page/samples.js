@@ -25,11 +25,10 @@ const KINDS = 3;
 
 const ESTIMATORS = { grpo: { estimator: "grpo" }, "grpo-mean": { estimator: "grpo", normalize_std: false }, egpo: { estimator: "egpo" } };
 
-
-/** The columns: title, value for the order, and whether it is a number. */
+/** The columns: title, value for the order, and whether they hold numbers, whose order begins with the highest one. */
 const COLUMNS = [
-  ["sample", (row) => row.number], ["reward", (row) => row.reward], ["advantage", (row) => row.advantage], ["tokens", (row) => row.tokens], ["mean entropy", (row) => row.mean],
-  ["entropy", null], ["finish", (row) => row.finish], ["policy", null], ["flags", null],
+  ["sample", (row) => row.number], ["reward", (row) => row.reward, true], ["advantage", (row) => row.advantage, true], ["tokens", (row) => row.tokens, true], ["mean entropy", (row) => row.mean, true],
+  ["entropy", null], ["finish", (row) => row.finish], ["policy", (row) => row.policy || null], ["flags", (row) => row.flags.join(", ") || null],
 ];
 
 export class SamplesView {
@@ -252,7 +251,7 @@ export class SamplesView {
       return (falls ? -order : order) || a.number - b.number;
     });
     const longest = Math.max(1, ...this.rows.map((row) => row.tokens));
-    const heads = COLUMNS.map(([title, sorts], at) => element("th", { scope: "col", "aria-sort": at === by ? (falls ? "descending" : "ascending") : null, class: ["reward", "advantage", "tokens", "mean entropy"].includes(title) ? "right" : null },
+    const heads = COLUMNS.map(([title, sorts, isNumber], at) => element("th", { scope: "col", "aria-sort": at === by ? (falls ? "descending" : "ascending") : null, class: isNumber ? "right" : null },
       sorts ? element("button", { type: "button", id: `by-${title.replace(" ", "-")}`, onclick: () => this.#sort(at) }, title, at === by ? (falls ? " ▾" : " ▴") : "") : title));
     const focused = document.activeElement?.closest?.("#samples")?.contains(document.activeElement) ? document.activeElement.id : null;
     part("samples").replaceChildren(element("table", { class: "samples" },
@@ -263,7 +262,7 @@ export class SamplesView {
   }
 
   #sort(at) {
-    this.order = { by: at, falls: this.order.by === at ? !this.order.falls : at > 0 };
+    this.order = { by: at, falls: this.order.by === at ? !this.order.falls : COLUMNS[at][2] === true };
     this.#table();
   }
 

@@ -83,9 +83,12 @@ export class Sessions {
 
   #facts(row) {
     const forks = Object.entries(row.causes).reduce((sum, [cause, count]) => sum + (GROWS.has(cause) ? 0 : count), 0);
-    return [some(row.turns, "turn"), amount(row.sampled_tokens, "token"), some(forks, "fork"), age(row.created_ms)];
+    return [some(row.turns, "turn"), amount(row.sampled_tokens, "token"), rewardOf(row), some(forks, "fork"), age(row.created_ms)];
   }
 }
+
+/** The reward of a session as a fact; null without one. */
+export const rewardOf = ({ reward }) => (typeof reward === "number" ? `reward ${String(Number(reward.toFixed(3))).replace("-", "−")}` : null);
 
 const some = (count, one) => (count ? amount(count, one) : null);
 
