@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-try release systemd cluster prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -137,6 +137,9 @@ jax: ## sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Py
 
 wheel: ## the wheel tokentap-sidecar for this machine, linked with zig, in target/packages (ten minutes, 3 GB, PyPI)
 	bash deploy/release/wheel.sh "$$(uname -m)-unknown-linux-gnu"
+
+wheel-twice: ## the wheel of this commit built in two clones in different folders: every file is equal (20 minutes, 6 GB, PyPI)
+	bash deploy/release/twice.sh
 
 wheel-try: ## that wheel in new environments, beside the other product named tokentap, and in a Debian 12 root without Rust (a minute; root, PyPI, Debian's debootstrap)
 	bash deploy/release/try.sh target/packages/tokentap_sidecar-*_"$$(uname -m)".whl

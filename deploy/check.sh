@@ -29,12 +29,13 @@ EXTRACT
 fi
 PATH=$home/venv/bin:$PATH
 
-yamllint --strict --config-file deploy/check/yamllint.yml deploy docker-compose.yml
-echo "yamllint: $(find deploy docker-compose.yml -name '*.yml' -o -name '*.yaml' | wc -l) files"
+yamllint --strict --config-file deploy/check/yamllint.yml deploy docker-compose.yml .github
+echo "yamllint: $(find deploy docker-compose.yml .github -name '*.yml' -o -name '*.yaml' | wc -l) files"
 hadolint deploy/Dockerfile deploy/sglang.Dockerfile
 echo "hadolint: 2 files"
 # the schema of the compose specification, which is part of the checker
 check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
 python deploy/check/containers.py
 python deploy/check/kubernetes.py
 python deploy/check/helm.py "${HELM:-$home/venv/bin/helm}"

@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""Moves the debug information of a wheel's binary to a separate file, and adds the licences of what is linked in.
+"""Moves the debug information of a wheel's binary to a separate file, and adds what is not in Cargo's build.
 
-    finish.py WHEEL LICENCES OUT
+    finish.py WHEEL LICENCES SHARE OUT
 
-Writes to OUT the wheel, the stripped binary as NAME-VERSION-TARGET.tar.gz, and its debug information as
-NAME-VERSION-TARGET.debug.tar.gz, which gdb and addr2line read beside the binary. Prints the sizes.
+It adds the licences of what is linked in, and SHARE: man pages and completions, which pip installs below
+ENVIRONMENT/share. Writes to OUT the wheel, the stripped binary as NAME-VERSION-TARGET.tar.gz, and its debug
+information as NAME-VERSION-TARGET.debug.tar.gz, which gdb and addr2line read beside the binary. Prints the sizes.
 """
 
+import datetime
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import uuid
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
 
 def run(*command: str | Path) -> str:
@@ -30,12 +37,11 @@ def objcopy(*arguments: str | Path) -> None:
 
 def archive(path: Path, files: dict[str, Path]) -> None:
     """A tar file whose bytes depend on the files only."""
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
     def neutral(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = 0
         info.uname = info.gname = "root"
-        info.mtime = epoch
+        info.mtime = EPOCH
         return info
 
     plain = path.with_suffix("")
@@ -45,8 +51,18 @@ def archive(path: Path, files: dict[str, Path]) -> None:
     run("gzip", "--no-name", "--force", "-9", plain)
 
 
+def settle_sbom(path: Path) -> None:
+    """Replaces what differs between two builds of one commit: the folder, the time and a random number."""
+    document = json.loads(path.read_text().replace(f"path+file://{ROOT}", "path+file:///tokentap"))
+    del document["serialNumber"]
+    document["metadata"]["timestamp"] = datetime.datetime.fromtimestamp(EPOCH, datetime.timezone.utc).isoformat()
+    text = json.dumps(document, sort_keys=True)
+    document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, text).urn
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
 def main() -> None:
-    wheel, licences, out = map(Path, sys.argv[1:])
+    wheel, licences, share, out = map(Path, sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
     name, version, *_, platform = wheel.stem.split("-")
     platform = platform.split(".")[0].removeprefix("manylinux_2_28_")
@@ -62,6 +78,7 @@ def main() -> None:
         for script in binary.parent.iterdir():
             script.chmod(0o755)
 
+        shutil.copytree(share, root / f"{name}-{version}.data" / "data" / "share")
         info = root / f"{name}-{version}.dist-info"
         shutil.copy(licences, info / "licenses" / "THIRD-PARTY.txt")
         metadata = info / "METADATA"
@@ -73,9 +90,11 @@ def main() -> None:
 
         stem = f"tokentap-{version}-linux-{platform}"
         files = {"tokentap": binary, "LICENSE": info / "licenses/LICENSE", "THIRD-PARTY.txt": licences}
+        files |= {f"share/{path.relative_to(share)}": path for path in sorted(share.rglob("*")) if path.is_file()}
         archive(out / f"{stem}.tar.gz", {f"{stem}/{name}": file for name, file in files.items()})
         archive(out / f"{stem}.debug.tar.gz", {f"{stem}/tokentap.debug": debug})
         for sbom in (info / "sboms").iterdir():
+            settle_sbom(sbom)
             shutil.copy(sbom, out / f"{stem}.cyclonedx.json")
         run(sys.executable, "-m", "wheel", "pack", "--dest-dir", out, root)
         print(f"{wheel.name}: binary {full / 1e6:.1f} MB, stripped {binary.stat().st_size / 1e6:.1f} MB")

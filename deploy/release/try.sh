@@ -38,6 +38,9 @@ for python in ${pythons:-python3}; do
   for command in tokentap tokentap-sidecar; do
     [[ $("$bin/$command" --version) == "tokentap $version" ]]
   done
+  for file in man/man1/tokentap-serve.1 bash-completion/completions/tokentap zsh/site-functions/_tokentap fish/vendor_completions.d/tokentap.fish; do
+    if [[ ! -s $work/venv/share/$file ]]; then echo "no share/$file" >&2; exit 1; fi
+  done
   # the code of the kernels for the GPU is inside
   grep -q --text '\.visible \.entry' "$bin/tokentap"
   "$bin/python" - <<'CHECK'

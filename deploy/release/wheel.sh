@@ -27,7 +27,15 @@ for target in "${targets[@]}"; do
   maturin build --profile dist --zig --target "$target" --compatibility manylinux_2_28 --strip false \
     --compression-method stored --out "$work/$target"
   python deploy/release/licences.py "$target" "$zig" >"$work/licences-$target.txt"
-  python deploy/release/finish.py "$work/$target"/*.whl "$work/licences-$target.txt" "$out"
+done
+# man pages and completions are the same on every machine; they come from the binary that runs on this one
+host=$(rustc -vV | sed -n 's/^host: //p')
+if [[ ! -d $work/$host ]]; then echo "wheel.sh: $host must be among the targets: its binary writes the man pages" >&2; exit 64; fi
+python -m zipfile -e "$work/$host"/*.whl "$work/unpacked"
+chmod 755 "$work"/unpacked/*.data/scripts/tokentap
+sh deploy/release/share.sh "$work"/unpacked/*.data/scripts/tokentap "$work/share"
+for target in "${targets[@]}"; do
+  python deploy/release/finish.py "$work/$target"/*.whl "$work/licences-$target.txt" "$work/share" "$out"
 done
 maturin sdist --out "$out"
 python deploy/release/executable.py "$out"/tokentap_sidecar-*.tar.gz

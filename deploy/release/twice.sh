@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds the wheel of the last commit in two clones in different folders, and compares every file: twice.sh [FOLDER]
+#   FOLDER   for the clones (a new temporary folder); needs 6 GB
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+work=${1:-$(mktemp -d)}
+for clone in one another/two; do
+  git clone --quiet . "$work/$clone"
+  bash "$work/$clone/deploy/release/wheel.sh" "$(uname -m)-unknown-linux-gnu" >"$work/${clone##*/}.log" 2>&1 ||
+    { tail -n 20 "$work/${clone##*/}.log" >&2; exit 1; }
+done
+for clone in one another/two; do
+  (cd "$work/$clone/target/packages" && sha256sum -- *) >"$work/${clone##*/}.sums"
+done
+diff "$work/one.sums" "$work/two.sums" || { echo "twice.sh: these files differ; see $work" >&2; exit 1; }
+cat "$work/one.sums"
+if [[ ! ${1:-} ]]; then rm -rf "$work"; fi
