@@ -50,13 +50,12 @@ def test_sessions_are_selected_and_sorted(do: Either, demo: Demo, session: str) 
 
 
 def test_texts_are_searched_on_all_pages(do: Either, demo: Demo, session: str) -> None:
-    # more matches than a page has
-    for at in range(120):
-        name = f"{session}-{at}"
-        do(demo, "generate", "The lamp", session=name, tags={"run": session}, sampling_params={"max_new_tokens": 1})
+    # more matches than a page has, one for each turn
+    prompts = ["The lamp"] * 120
+    do(demo, "generate_batch", prompts, session=session, tags={"run": session}, sampling_params={"max_new_tokens": 1})
     found = do(demo, "search", "LAMP", where=f"run={session}")
-    assert [one["session"] for one in found] == [f"{session}-{at}" for at in reversed(range(120))]
-    assert {(one["match"], one["kind"], one["turn"]) for one in found} == {("lamp", "prompt", 0)}
+    assert sorted(one["turn"] for one in found) == list(range(120))
+    assert {(one["session"], one["match"], one["kind"]) for one in found} == {(session, "lamp", "prompt")}
     assert do(demo, "search", "LAMP", where=f"run={session}", case=True) == []
     assert len(do(demo, "search", "l.mp", where=f"run={session}", regex=True)) == 120
     assert do(demo, "search", "l.mp", where=f"run={session}") == []

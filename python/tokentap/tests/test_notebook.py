@@ -180,9 +180,9 @@ def test_a_path_of_100_000_tokens_is_small_and_fast() -> None:
     }
     html, times = "", []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         html = notebook.show(of, think=(START, END)).html
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     page = check(html)
     assert len(html) < 1_000_000
     assert min(times) < 1.0, times
