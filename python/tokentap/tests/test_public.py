@@ -81,6 +81,11 @@ def test_the_page_lists_the_public_names() -> None:
     assert documented() == PUBLIC
 
 
+def test_completion_offers_public_names_only() -> None:
+    names = {name for name in dir(tokentap) if not name.startswith("_") or name == "__version__"}
+    assert {name for name in names - PUBLIC["tokentap"] if f"tokentap.{name}" not in PUBLIC} == set()
+
+
 def test_other_names_have_an_underscore() -> None:
     for module, file in modules().items():
         assert defined(file) <= PUBLIC[module] | PUBLIC["tokentap"], module

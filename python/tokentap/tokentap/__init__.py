@@ -3,7 +3,7 @@
 `serve` and `demo` start the binary.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata as _metadata
 
 # first: another product's files may be mixed with those of this package
 from . import _conflict  # noqa: F401
@@ -46,8 +46,8 @@ for _error in (
     _error.__module__ = __name__
 
 try:
-    __version__ = version("tokentap-sidecar")
-except PackageNotFoundError:
+    __version__ = _metadata.version("tokentap-sidecar")
+except _metadata.PackageNotFoundError:
     # imported from its source
     __version__ = "unknown"
 
