@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 import tokentap
-from tokentap import AsyncClient, Client
+from tokentap import AsyncClient, Client, verl
 
 PACKAGE = Path(tokentap.__file__).parent
 PAGE = (ROOT / "docs/api/python.md").read_text()
@@ -106,6 +106,13 @@ def test_a_document_uses_public_names_only(file: Path) -> None:
 @pytest.mark.parametrize("module", ["tokentap", "tokentap.images", "tokentap.notebook", "tokentap.trajectories"])
 def test_each_public_name_exists(module: str) -> None:
     assert [name for name in PUBLIC[module] if not hasattr(import_module(module), name)] == []
+
+
+def test_the_lazy_names_of_verl_are_defined_where_they_are_imported_from() -> None:
+    homes = verl._HOMES
+    assert set(homes) == PUBLIC["tokentap.verl"]
+    for name, home in homes.items():
+        assert name in defined(PACKAGE / "verl" / f"{home}.py"), name
 
 
 def test_both_clients_have_the_documented_methods() -> None:
