@@ -33,7 +33,11 @@ export async function history() {
     await page.click("#sessions [data-session=another]");
     await at(second);
     await page.click(`#sessions [data-session=${session}]`);
-    await page.waitForFunction(() => document.querySelectorAll("#forest [data-turn]").length > 1);
+    // the address of the latest path follows once it is read
+    await page.waitForFunction((name) => {
+      const [, session, turn] = location.hash.split("/");
+      return session === name && document.querySelectorAll("#forest [data-turn]").length > 1 && document.querySelector(`#forest [data-turn="${turn}"]`)?.ariaCurrent === "true";
+    }, session);
     const third = await page.evaluate(() => location.hash);
     const other = await page.evaluate((open) => [...document.querySelectorAll("#forest [data-turn]")].map((node) => node.dataset.turn).find((turn) => `#/lamp-story/${turn}` !== open), third);
     await page.click(`#forest [data-turn="${other}"]`);
