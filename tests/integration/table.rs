@@ -152,7 +152,8 @@ async fn tokens_with_the_highest_entropies_are_returned_with_their_places() {
     let path = get(control, "/v1/sessions/s1/paths/0?from=0&limit=100").await.json();
     let ids: Vec<u64> = path["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
     let continued = [&ids[..], &[7, 8]].concat();
-    let more = json!({"input_ids": continued, "sampling_params": {"max_new_tokens": 9, "sampling_seed": 3}});
+    let sampling = json!({"max_new_tokens": 9, "temperature": 1, "sampling_seed": 3});
+    let more = json!({"input_ids": continued, "sampling_params": sampling});
     assert_eq!(demo.post("/sessions/s1/generate", &more).await.status, 200);
     let reply = get(control, "/v1/high-entropy-tokens?where=session=s1&limit=5").await.json();
     let path = get(control, "/v1/sessions/s1/paths/1?from=0&limit=100").await.json();

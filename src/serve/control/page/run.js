@@ -37,7 +37,7 @@ export class RunView {
     part("run-where").addEventListener("keydown", (event) => event.key === "Enter" && onMove({ ...this.address(), where: event.target.value.trim() }));
     part("run-more").addEventListener("click", () => this.#more().catch((error) => this.#fails(error)));
     for (const name of ["command", "link", "refresh"]) part(`run-${name}`).addEventListener("click", () => this.actions[name]());
-    for (const format of ["jsonl", "parquet"]) part(`run-${format}`).addEventListener("click", () => this.#export(format).catch((error) => this.#fails(error)));
+    for (const format of ["jsonl", "parquet"]) part(`run-${format}`).addEventListener("click", () => this.#export(format).catch((error) => this.#note(error.message)));
     for (const name of TABLES.keys()) part(`run-show-${name}`).addEventListener("click", () => onMove({ ...this.address(), show: name === FIRST ? null : name, sort: null }));
   }
 
