@@ -5,6 +5,14 @@ set -uo pipefail
 control=http://127.0.0.1:30002
 fail() { echo "FAIL $1"; exit 1; }
 get() { curl -sS --fail-with-body --max-time 10 --retry 30 --retry-delay 1 --retry-all-errors "$@"; }
+# shows VALUE PROPERTY: waits until a property of the service has the value, for at most 20 seconds
+shows() {
+    for _ in $(seq 100); do
+    if [[ $(systemctl show --property "$2" --value tokentap | xargs) == "$1" ]]; then return; fi
+    sleep 0.2
+  done
+  return 1
+}
 authorized() { get --retry 0 -H 'authorization: Bearer trial-token' "$@"; }
 
 get "$control/readyz" >/dev/null || fail "tokentap is not ready"
@@ -28,8 +36,8 @@ get "$control/readyz" >/dev/null || fail "not ready after a restart"
 echo "ok   keeps sessions in its state folder, which only it may read"
 
 kill -KILL "$(systemctl show --property MainPID --value tokentap)"
+shows 1 NRestarts || fail "systemd did not restart it"
 get "$control/readyz" >/dev/null || fail "not ready after a crash"
-[[ $(systemctl show --property NRestarts --value tokentap) == 1 ]] || fail "systemd did not restart it"
 echo "ok   restarts after a crash"
 
 systemctl stop tokentap || fail "no stop"
@@ -41,7 +49,8 @@ mkdir -p /run/systemd/system/tokentap.service.d
 printf '[Service]\nEnvironment=TOKENTAP_TOP_LOGPROBS=many\n' >/run/systemd/system/tokentap.service.d/wrong.conf
 systemctl daemon-reload
 systemctl start tokentap
-[[ $(systemctl show --property Result,NRestarts,ExecMainStatus --value tokentap | xargs) == 'exit-code 0 64' ]] ||
+shows failed ActiveState || fail "it starts with a wrong setting"
+shows 'exit-code 0 64' Result,NRestarts,ExecMainStatus ||
   fail "a wrong setting: $(systemctl show --property Result,NRestarts,ExecMainStatus tokentap | xargs)"
 grep -q -- '--top-logprobs cannot be' /run/tokentap.log || fail "no error"
 echo "ok   a wrong setting ends the start, and is not tried again"
