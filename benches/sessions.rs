@@ -27,7 +27,6 @@ const OBSERVED: usize = 16;
 
 fn main() {
     small();
-    overview();
     let limits = StoreLimits { bytes: 1 << 30, ttl: Duration::from_secs(86_400), idle: Duration::from_secs(300) };
     let store = Arc::new(Sessions::new(limits));
     let idle = resident();
@@ -51,6 +50,8 @@ fn main() {
     for format in Format::all() {
         export(&store, *format);
     }
+    drop(store);
+    overview();
 }
 
 /// Sessions with one turn of 64 + 16 tokens, as the system and the store count them.

@@ -113,7 +113,7 @@ impl TurnVisitor for HighestEntropies {
 
     fn visit(&mut self, session: &Arc<Session>, turn: &Arc<Turn>) -> usize {
         let Some(start) = self.start(session, turn) else { return 0 };
-        let measured = turn.entropy.iter().copied().enumerate().take(turn.response.len());
+        let measured = turn.known_entropies().iter().copied().enumerate();
         for (index, entropy) in measured.filter(|(_, entropy)| entropy.is_finite()) {
             self.measured += 1;
             let is_full = self.tokens.len() == self.limit;
@@ -127,7 +127,7 @@ impl TurnVisitor for HighestEntropies {
             let position = start + index;
             self.tokens.push(Reverse(MeasuredToken { entropy, number, session, turn, index, position }));
         }
-        turn.entropy.len()
+        turn.response.len()
     }
 }
 
