@@ -47,7 +47,7 @@ async fn query_parameter_of_another_route_returns_400() {
         (
             "GET",
             "/v1/sessions?since=1",
-            "unknown query member \"since\"; the members are after, limit, order, search, sort and where",
+            "unknown query member \"since\"; the members are after, limit, order, search, sort, where and same_prompt",
         ),
         ("GET", "/v1/sessions/s?limit=1", "unknown query member \"limit\"; the only member is version"),
         ("DELETE", "/v1/sessions/s?version=1", "unknown query member \"version\"; this request has no query"),
