@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from email.utils import formatdate
@@ -81,6 +82,50 @@ def test_the_text_of_an_error_is_the_message_of_the_body(body: str, text: str) -
     error = of_status(400, body)
     assert str(error) == f"HTTP 400: {text} ({error.hint})"
     assert error.body == body
+
+
+SGLANG = '{"error":{"message":"%s"}}'
+SGLANG_STREAM = '{"error":{"message":"%s","type":"invalid_request_error","code":400,"retryable":false}}'
+
+TOO_LONG = [
+    # recorded from SGLang 0.5.23, SGLang 0.5.6 and sglang-jax
+    "The input (3000 tokens) is longer than the model's context length (2048 tokens).",
+    "Requested token count exceeds the model's maximum context length of 2048 tokens. You requested a total of 2100 "
+    "tokens: 2000 tokens from the input messages and 100 tokens for the completion.",
+    # from the source of SGLang
+    "Input length (3000 tokens) exceeds the maximum allowed length (2048 tokens). Use a shorter input.",
+    "Multimodal prompt is too long after expanding multimodal tokens.",
+    "over the maximum length",
+    "The number of Tokens EXCEEDS the limit",
+]
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
+@pytest.mark.parametrize("shape", [SGLANG, SGLANG_STREAM, '{"object":"error","message":"%s"}', "%s"])
+def test_a_prompt_that_is_too_long_is_recognised(message: str, shape: str) -> None:
+    assert type(of_status(400, shape % message)) is ContextLengthExceeded
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        SGLANG % "max_new_tokens must not exceed 10",
+        SGLANG % "unknown field foo in {'text': 'students exceeded expectations'}",
+        SGLANG % "Image count 5 exceeds limit 4 per request.",
+        SGLANG % "max_pixels[12845056] exceeds limit",
+        '{"error":{"message":"top_p must be in (0, 1]","input":"the context length"}}',
+        '{"error":{"code":"bad_request","message":"session_tags: the text is too long"}}',
+        '{"error":{"code":"bad_request","message":"the context length exceeds what a token may have"}}',
+    ],
+)
+def test_another_refusal_is_no_context_length_error(body: str) -> None:
+    assert type(of_status(400, body)) is HttpError
+
+
+def test_own_refusal_of_a_prompt_that_is_too_long_is_recognised() -> None:
+    error = of_status(400, json.dumps({"error": {"code": "bad_request", "message": TOO_LONG[0]}}))
+    assert type(error) is ContextLengthExceeded
+    assert error.code == "bad_request"
 
 
 @pytest.mark.parametrize(

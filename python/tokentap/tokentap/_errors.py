@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from contextlib import suppress
 from email.utils import parsedate_to_datetime
 
 # The characters of a reply that the text of an error has. An engine repeats what it refuses, such as 200,000 ids.
 MOST_TEXT = 1000
 
-# Parts of SGLang's message when a prompt is too long; strands-sglang looks for the same.
-CONTEXT_LENGTH = ("exceed", "too long", "maximum length", "context length")
+# Parts of an engine's message when a prompt is too long.
+CONTEXT_LENGTH = ("context length", "maximum length", "maximum allowed length", "prompt is too long")
+
+# A number of tokens that exceeds a limit; a parameter such as `max_new_tokens` is another word.
+EXCEEDED, TOKENS = re.compile(r"\bexceed"), re.compile(r"\btokens?\b")
+
+# tokentap's own message when a prompt is too long.
+OWN_CONTEXT_LENGTH = "is longer than the model's context length"
 
 
 class TokentapError(Exception):
@@ -43,11 +49,7 @@ class HttpError(TokentapError):
     @property
     def code(self) -> str | None:
         """tokentap's code of the error, such as `no_such_session`; None if the engine answered."""
-        try:
-            code = json.loads(self.body)["error"]["code"]
-        except (ValueError, KeyError, TypeError):
-            return None
-        return code if isinstance(code, str) else None
+        return _parse(self.body)[1]
 
 
 class ContextLengthExceeded(HttpError):
@@ -114,12 +116,14 @@ class StartFailed(TokentapError):
 
 def of_status(status: int, body: str, retry_after: str | None = None) -> HttpError:
     """The error of a reply of 400 or more. `retry_after` is the value of that header."""
+    message, code = _parse(body)
     kind = HttpError
-    if status == 400 and any(words in body.lower() for words in CONTEXT_LENGTH):
+    if status == 400 and _is_context_length(message or body, code):
         kind = ContextLengthExceeded
     elif status in (429, 503):
         kind = Throttled
-    error = kind(f"HTTP {status}: {_text(body)}", status=status, body=body)
+    text = f"{message} [{code}]" if message and code else message or body
+    error = kind(f"HTTP {status}: {_short(text)}", status=status, body=body)
     if kind is HttpError:
         error.hint = _hint(error)
     if retry_after is not None:
@@ -127,15 +131,30 @@ def of_status(status: int, body: str, retry_after: str | None = None) -> HttpErr
     return error
 
 
-def _text(body: str) -> str:
-    """The message in a body of tokentap or SGLang, with tokentap's code; the body if it has none. It is bounded."""
-    text = body
-    with suppress(ValueError, AttributeError):
+def _parse(body: str) -> tuple[str | None, str | None]:
+    """The message in a body of tokentap or SGLang, and tokentap's code; None for what it does not have."""
+    try:
         reply = json.loads(body)
-        error = reply.get("error", reply)
-        message, code = (error, None) if isinstance(error, str) else (error.get("message"), error.get("code"))
-        if message and isinstance(message, str):
-            text = f"{message} [{code}]" if isinstance(code, str) else message
+    except ValueError:
+        return None, None
+    error = reply.get("error", reply) if isinstance(reply, dict) else None
+    if not isinstance(error, dict):
+        return (error if isinstance(error, str) else None), None
+    message, code = error.get("message"), error.get("code")
+    # SGLang's codes are numbers
+    return (message if isinstance(message, str) else None), (code if isinstance(code, str) else None)
+
+
+def _is_context_length(message: str, code: str | None) -> bool:
+    if code is not None:
+        return OWN_CONTEXT_LENGTH in message
+    words = message.lower()
+    if any(part in words for part in CONTEXT_LENGTH):
+        return True
+    return EXCEEDED.search(words) is not None and TOKENS.search(words) is not None
+
+
+def _short(text: str) -> str:
     more = len(text) - MOST_TEXT
     return text if more <= 0 else f"{text[:MOST_TEXT]}... and {more:,} more characters"
 
