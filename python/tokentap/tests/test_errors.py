@@ -8,6 +8,8 @@ import time
 from email.utils import formatdate
 
 import pytest
+from conftest import Either
+from scripted import Scripted, reply
 
 import tokentap
 from tokentap import (
@@ -21,6 +23,8 @@ from tokentap import (
     UnknownSettings,
 )
 from tokentap._errors import ContextLengthExceeded, Throttled, TokentapError, of_status
+
+DEEP = "[" * 200_000
 
 MADE: list[Exception] = [
     TokentapError("a", status=418, body="b"),
@@ -153,3 +157,32 @@ def test_a_date_in_retry_after_is_converted_to_seconds() -> None:
     assert seconds is not None
     assert 20 < seconds <= 30
     assert of_status(503, "wait", "Thu, 99 Foo").retry_after is None
+
+
+@pytest.mark.parametrize("value", ["²", "٣", "1e3", ""])
+def test_a_retry_after_of_other_digits_is_ignored(value: str) -> None:
+    assert of_status(503, "wait", value).retry_after is None
+
+
+@pytest.mark.parametrize("method", ["generate", "policy"])
+def test_a_refusal_with_deeply_nested_json_is_an_http_error(do: Either, scripted: Scripted, method: str) -> None:
+    scripted.script(reply(400, DEEP))
+    with pytest.raises(HttpError) as raised:
+        do(scripted, method, *(["a"] if method == "generate" else []))
+    assert raised.value.code is None
+    assert (type(raised.value), raised.value.status, raised.value.body) == (HttpError, 400, DEEP)
+
+
+@pytest.mark.parametrize("method", ["generate", "policy", "finished", "steps"])
+def test_a_reply_with_deeply_nested_json_is_undecodable(do: Either, scripted: Scripted, method: str) -> None:
+    scripted.script(reply(200, DEEP))
+    with pytest.raises(Undecodable, match="nested too deeply") as raised:
+        do(scripted, method, *(["a"] if method == "generate" else []), _retries=2)
+    assert raised.value.lasting
+    assert len(scripted.asked) == 1
+
+
+def test_an_event_with_deeply_nested_json_is_undecodable(do: Either, scripted: Scripted) -> None:
+    scripted.script(reply(200, f"data: {DEEP}\n\n", "text/event-stream"))
+    with pytest.raises(Undecodable, match="nested too deeply"):
+        do(scripted, "stream", "a")

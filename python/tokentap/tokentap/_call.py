@@ -57,11 +57,12 @@ class Call(Generic[T]):
         reply.check()
         try:
             return self.read(reply)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             text = reply.body.decode("utf-8", "replace")[:1000]
             # invalid JSON may have been truncated, so a retry can help; JSON of another shape would come again
             lasting = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
-            message = f"{self.target}: {error!r} in the reply"
+            problem = "JSON that is nested too deeply" if isinstance(error, RecursionError) else repr(error)
+            message = f"{self.target}: {problem} in the reply"
             raise Undecodable(message, status=reply.status, body=text, lasting=lasting) from error
 
     def head(self, token: str | None, attempt: int) -> dict[str, str]:

@@ -135,7 +135,7 @@ def _parse(body: str) -> tuple[str | None, str | None]:
     """The message in a body of tokentap or SGLang, and tokentap's code; None for what it does not have."""
     try:
         reply = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, None
     error = reply.get("error", reply) if isinstance(reply, dict) else None
     if not isinstance(error, dict):
@@ -171,7 +171,7 @@ def _hint(error: HttpError) -> str:
 
 def _seconds(retry_after: str) -> float | None:
     """The time in a `Retry-After`, which is a number of seconds or a date."""
-    if retry_after.isdigit():
+    if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())

@@ -76,6 +76,9 @@ class Decoder:
             event = json.loads(text)
         except ValueError as error:
             raise Undecodable(f"an event is not JSON: {error}", status=200, body=text) from error
+        except RecursionError as error:
+            message = "an event is JSON that is nested too deeply"
+            raise Undecodable(message, status=200, body=text[:1000], lasting=True) from error
         if isinstance(event, dict) and "error" in event:
             detail = event["error"]
             code = detail.get("code") if isinstance(detail, Mapping) else None
