@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from conftest import ROOT
 
 import tokentap
-from tokentap import AsyncClient, Client, verl
+from tokentap import AsyncClient, Client, transfer_queue, verl
 
 PACKAGE = Path(tokentap.__file__).parent
 PAGE = (ROOT / "docs/api/python.md").read_text()
@@ -120,6 +122,18 @@ def test_both_clients_have_the_documented_methods() -> None:
     assert methods == {name for name in vars(AsyncClient) if not name.startswith("_")}
     pages = PAGE + (ROOT / "python/tokentap/README.md").read_text()
     assert [name for name in methods if not re.search(rf"\b{name}\(", pages)] == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing has no Unpack")
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_the_types_of_each_method_are_defined(kind: type) -> None:
+    for name, method in vars(kind).items():
+        if not name.startswith("_"):
+            assert "return" in get_type_hints(method), name
+
+
+def test_the_protocol_of_a_queue_is_public() -> None:
+    assert get_type_hints(transfer_queue.Feeder)["queue"] is transfer_queue.Queue
 
 
 def test_a_traceback_has_the_public_name_of_an_error() -> None:

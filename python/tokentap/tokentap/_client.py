@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -24,7 +25,9 @@ from ._transport import Connections
 from .images import Image
 from .trajectories import Trajectories
 
-if TYPE_CHECKING:
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+elif TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from . import _routes as routes
 from ._client import Client
 
-__all__ = ["Fed", "Feeder"]
+__all__ = ["Fed", "Feeder", "Queue"]
 
 _Fields = dict[str, Any]
 _Tag = dict[str, Any]
@@ -29,8 +29,8 @@ _ROW_KEY_DIGITS = 39
 """Decimal digits of the 128 bits of a row key, the end of each key."""
 
 
-class _Queue(Protocol):
-    """What the feeder needs of a queue."""
+class Queue(Protocol):
+    """What a `Feeder` needs of its queue; by default it uses TransferQueue's own functions."""
 
     def put(self, partition: str, keys: list[str], rows: list[_Fields], tags: list[_Tag]) -> None:
         """Stores the rows, which have the same fields, and after them their tags."""
@@ -102,7 +102,7 @@ class Feeder:
     annotate: Callable[[Mapping[str, Any]], tuple[_Fields, _Tag]] | None = None
     # Paths of a page; the cursor is committed after each page.
     limit: int = 256
-    queue: _Queue = field(default_factory=_TransferQueue)
+    queue: Queue = field(default_factory=_TransferQueue)
 
     def feed(self) -> Fed:
         """Puts the paths that finished since the last call, and returns what it did.
