@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from conftest import Demo, Either
@@ -40,7 +41,11 @@ def test_a_name_of_another_api_is_refused_with_the_right_one(do: Either, scripte
 
 @pytest.mark.parametrize(
     ("params", "message"),
-    [({"top_p": 0.5}, "top_p is a keyword and in sampling_params"), ([{"n": 1}], "sampling_params is a list")],
+    [
+        ({"top_p": 0.5}, "top_p is a keyword and in sampling_params"),
+        ([{"n": 1}], "sampling_params is not a mapping but a list, so top_p cannot be a keyword"),
+        (SimpleNamespace(n=1), "sampling_params is not a mapping but a SimpleNamespace, so top_p"),
+    ],
 )
 def test_a_parameter_has_one_place(do: Either, scripted: Scripted, params: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -91,6 +96,34 @@ def test_an_unknown_sampling_parameter_is_for_the_engine_to_refuse(do: Either, s
     scripted.script(GOOD)
     do(scripted, "generate", "a", sampling_params={"max_new_token": 3})
     assert scripted.asked[0].json()["sampling_params"] == {"max_new_token": 3}
+
+
+@pytest.mark.parametrize("member", [{"session_tags": {"step": 17}}, {"tags": {"step": 17}}])
+def test_tags_have_two_names(do: Either, scripted: Scripted, member: dict[str, object]) -> None:
+    scripted.script(GOOD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        do(scripted, "generate", "a", **member)
+    assert scripted.asked[0].json()["session_tags"] == {"step": 17}
+    with pytest.raises(ValueError, match="either tags or session_tags"):
+        do(scripted, "generate", "a", tags={"step": 17}, session_tags={"step": 18})
+
+
+@pytest.mark.parametrize("value", [False, None])
+def test_a_call_without_a_stream_may_say_so(do: Either, scripted: Scripted, value: object) -> None:
+    scripted.script(GOOD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        do(scripted, "generate", "a", stream=value)
+        do(scripted, "generate_batch", "a", stream=value)
+    assert ["stream" in asked.json() for asked in scripted.asked] == [False, False]
+
+
+def test_a_stream_is_named_by_its_method(do: Either, scripted: Scripted) -> None:
+    for method, value in (("generate", True), ("generate_batch", True), ("stream", False)):
+        with pytest.raises(ValueError, match="use stream"):
+            do(scripted, method, "a", stream=value)
+    assert not scripted.asked
 
 
 def test_each_name_has_one_meaning() -> None:

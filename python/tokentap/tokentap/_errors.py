@@ -125,7 +125,7 @@ def of_status(status: int, body: str, retry_after: str | None = None) -> HttpErr
     text = f"{message} [{code}]" if message and code else message or body
     error = kind(f"HTTP {status}: {_short(text)}", status=status, body=body)
     if kind is HttpError:
-        error.hint = _hint(error)
+        error.hint = _hint(error, message or "")
     if retry_after is not None:
         error.retry_after = _seconds(retry_after.strip())
     return error
@@ -140,7 +140,8 @@ def _parse(body: str) -> tuple[str | None, str | None]:
     error = reply.get("error", reply) if isinstance(reply, dict) else None
     if not isinstance(error, dict):
         return (error if isinstance(error, str) else None), None
-    message, code = error.get("message"), error.get("code")
+    # FastAPI, which serves the routes of SGLang, calls it `detail`
+    message, code = error.get("message", error.get("detail")), error.get("code")
     # SGLang's codes are numbers
     return (message if isinstance(message, str) else None), (code if isinstance(code, str) else None)
 
@@ -159,10 +160,10 @@ def _short(text: str) -> str:
     return text if more <= 0 else f"{text[:MOST_TEXT]}... and {more:,} more characters"
 
 
-def _hint(error: HttpError) -> str:
+def _hint(error: HttpError, message: str) -> str:
     if error.status in (401, 403):
         return "Give the token: token= for the data port, control_token= for the control port."
-    if error.status == 404 and error.code is None:
+    if error.status == 404 and (message == "Not Found" or " is not served: " in message):
         return "The server has no such route. Check that base_url and control_url are those of tokentap's two ports."
     if error.status is not None and (error.status == 408 or error.status >= 500):
         return "The server failed: its log says why."

@@ -40,7 +40,7 @@ ALIASES = {
     "images": "image_data",
 }
 
-# GenerateReqInput of SGLang 0.5.23 without the members that are arguments of the client, and tokentap's own.
+# GenerateReqInput of SGLang 0.5.23, and the members of tokentap, without those that are arguments of the client.
 REQUEST = names(
     """
     session_id input_embeds image_data video_data audio_data mm_hashes mm_content_hashes use_audio_in_video
@@ -53,7 +53,7 @@ REQUEST = names(
     conversation_id background require_reasoning max_thinking_tokens priority extra_key no_logs custom_labels
     return_bytes return_prompt_token_ids external_trace_header max_dynamic_patch min_dynamic_patch
     image_max_dynamic_patch video_max_dynamic_patch images_config mm_processor_kwargs
-    multi_item_delimiter_indices token_indices_to_pool cache_salt kv_hints metadata user _proxy_session_id
+    multi_item_delimiter_indices token_indices_to_pool cache_salt kv_hints metadata user session_tags _proxy_session_id
     """
 )
 
@@ -90,7 +90,8 @@ def split(params: Any, fields: Mapping[str, object]) -> tuple[Any, dict[str, obj
     if not named:
         return params, rest
     if not isinstance(params, Mapping | None):
-        raise ValueError(f"sampling_params is a list, so {', '.join(sorted(named))} cannot be a keyword")
+        kind, keywords = type(params).__name__, ", ".join(sorted(named))
+        raise ValueError(f"sampling_params is not a mapping but a {kind}, so {keywords} cannot be a keyword")
     twice = named.keys() & (params or {}).keys()
     if twice:
         raise ValueError(f"{', '.join(sorted(twice))} is a keyword and in sampling_params")

@@ -82,9 +82,12 @@ def generate(
     fields: Mapping[str, object],
 ) -> Call[list[Generation]]:
     """`POST /generate`; its reply may be one generation or a list, which `is_one` excludes."""
-    if "stream" in fields:
-        raise ValueError("use stream() for a stream; other methods cannot stream")
-    sampling_params, fields = split(sampling_params, fields)
+    if bool(fields.get("stream", stream)) != stream:
+        raise ValueError("use stream() for a stream, and generate() or generate_batch() for a whole reply")
+    if tags and "session_tags" in fields:
+        raise ValueError("give either tags or session_tags")
+    given = {name: value for name, value in fields.items() if name != "stream"}
+    sampling_params, fields = split(sampling_params, given)
     single = is_single(text, input_ids, sampling_params)
     if is_one and not single:
         raise ValueError("the reply has several sequences: use generate_batch")
