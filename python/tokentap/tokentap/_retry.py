@@ -23,7 +23,8 @@ MANY = 60
 # Seconds; a longer `Retry-After` is not obeyed in full.
 LONGEST_WAIT = 60.0
 
-# Parts of the messages with which an engine answers 400 while its weights change.
+# Parts of the messages with which an engine answers 400 while its weights change; docs/decisions/export.md names the
+# source of each.
 TRANSIENT = ("weights are being loaded",)
 
 
