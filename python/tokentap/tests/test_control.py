@@ -49,6 +49,51 @@ def test_sessions_are_selected_and_sorted(do: Either, demo: Demo, session: str) 
         do(demo, "sessions", where="reward~1")
 
 
+def test_steps_have_the_mismatch_of_a_teacher(do: Either, demo: Demo, session: str) -> None:
+    sampling = {**SAMPLING, "temperature": 1.0}
+    do(demo, "generate", "a", session=session, tags={"run": session}, sampling_params=sampling)
+    do(demo, "teacher_scores", "self", [session])
+    (row,) = do(demo, "steps", "run", where=f"run={session}", scores="self")
+    assert (row["rows"], row["mismatch"]["tokens"]) == (1, 4)
+    assert (row["thinking_entropy"], row["answer_entropy"]["tokens"]) == (None, 4)
+    (row,) = do(demo, "steps", "run", where=f"run={session}")
+    assert "mismatch" not in row
+
+
+def test_groups_of_samples_are_listed_and_sorted(do: Either, demo: Demo, session: str) -> None:
+    for prompt in ("a", "b"):
+        for at in range(3):
+            name, tags = f"{session}-{prompt}{at}", {"step": 1, "run": session}
+            do(demo, "generate", prompt, session=name, tags=tags, sampling_params=SAMPLING)
+            do(demo, "reward", name, float(at == 0 and prompt == "a"))
+    found = do(demo, "groups", where=f"run={session}", sort="-std")
+    assert [(one["step"], one["samples"], one["mean"], one["one_reward"]) for one in found] == [
+        ("1", 3, pytest.approx(1 / 3), False),
+        ("1", 3, 0.0, True),
+    ]
+    assert found[0]["session"] == f"{session}-a0"
+    assert [one["step"] for one in do(demo, "groups", "run", where=f"run={session}")] == [session] * 2
+
+
+def test_the_tokens_with_the_highest_entropies_are_sorted(do: Either, demo: Demo, session: str) -> None:
+    sampling = {**SAMPLING, "temperature": 1.0}
+    made = do(demo, "generate", "a", session=session, tags={"run": session}, sampling_params=sampling)
+    found = do(demo, "high_entropy_tokens", where=f"run={session}", limit=3)
+    assert [one["entropy"] for one in found] == sorted(made.entropy, reverse=True)[:3]
+    top = max(range(4), key=lambda at: made.entropy[at])
+    assert (found[0]["session"], found[0]["turn"], found[0]["token_id"]) == (session, 0, made.output_ids[top])
+    with pytest.raises(ValueError, match="from 1 to 1000, not 1001"):
+        do(demo, "high_entropy_tokens", limit=1001)
+
+
+def test_an_export_selects_sessions_by_conditions(do: Either, demo: Demo, session: str) -> None:
+    for at in range(3):
+        name, tags = f"{session}-{at}", {"step": at, "run": session}
+        do(demo, "generate", "a", session=name, tags=tags, sampling_params=SAMPLING)
+    samples = do(demo, "samples", None, "jsonl", where=f"run={session},step>0")
+    assert [row["session"] for row in samples.json()] == [f"{session}-1", f"{session}-2"]
+
+
 def test_texts_are_searched_on_all_pages(do: Either, demo: Demo, session: str) -> None:
     # more matches than a page has, one for each turn
     prompts = ["The lamp"] * 120

@@ -46,6 +46,27 @@ def test_ids_are_searched_in_the_form_of_the_route(do: Either, scripted: Scripte
     assert scripted.asked[0].path == "/v1/search?q=299%2C467&case=true"
 
 
+def test_groups_are_read_page_by_page(do: Either, scripted: Scripted) -> None:
+    pages = [{"groups": [{"turn": 0}, {"turn": 1}], "next": "p/2"}, {"groups": [{"turn": 2}], "next": None}]
+    scripted.script(*(reply(200, json.dumps(page)) for page in pages))
+    found = do(scripted, "groups", where="reward<1", sort="-std")
+    assert [group["turn"] for group in found] == [0, 1, 2]
+    first = "/v1/groups?by=step&where=reward%3C1&sort=-std"
+    assert [asked.path for asked in scripted.asked] == [first, f"{first}&after=p%2F2"]
+
+
+def test_the_highest_entropies_of_all_replies_are_merged(do: Either, scripted: Scripted) -> None:
+    replies = [[0.5, 0.25], [2.0, 1.0], [0.75, 0.1]]
+    pages = [
+        {"tokens": [{"entropy": nats} for nats in entropies], "next": following}
+        for entropies, following in zip(replies, ["1", "2", None], strict=True)
+    ]
+    scripted.script(*(reply(200, json.dumps(page)) for page in pages))
+    assert [token["entropy"] for token in do(scripted, "high_entropy_tokens", limit=3)] == [2.0, 1.0, 0.75]
+    first = "/v1/high-entropy-tokens?limit=3"
+    assert [asked.path for asked in scripted.asked] == [first, f"{first}&after=1", f"{first}&after=2"]
+
+
 def test_an_empty_batch_is_refused(do: Either, scripted: Scripted) -> None:
     with pytest.raises(ValueError, match="at least one prompt"):
         do(scripted, "generate_batch", [])

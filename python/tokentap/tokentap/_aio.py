@@ -199,9 +199,35 @@ class AsyncClient(CopyableClient):
         """See `Client.sessions_page`."""
         return await self._send(routes.page(after, limit, where, sort))
 
-    async def steps(self, by: str = "step", *, where: str | None = None, limit: int | None = None) -> list[Json]:
+    async def steps(
+        self, by: str = "step", *, where: str | None = None, limit: int | None = None, scores: str | None = None
+    ) -> list[Json]:
         """See `Client.steps`."""
-        return await self._send(routes.steps(by, where, limit))
+        return await self._send(routes.steps(by, where, limit, scores))
+
+    async def groups(
+        self, by: str = "step", *, where: str | None = None, sort: str | None = None
+    ) -> AsyncIterator[Json]:
+        """See `Client.groups`."""
+        after: str | None = None
+        while True:
+            page = await self._send(routes.groups(by, where, sort, after))
+            for group in page["groups"]:
+                yield group
+            after = page["next"]
+            if after is None:
+                return
+
+    async def high_entropy_tokens(self, *, where: str | None = None, limit: int = 50) -> list[Json]:
+        """See `Client.high_entropy_tokens`."""
+        found: list[Json] = []
+        after: str | None = None
+        while True:
+            page = await self._send(routes.high_entropy_tokens(where, limit, after))
+            found = routes.highest([*found, *page["tokens"]], limit)
+            after = page["next"]
+            if after is None:
+                return found
 
     async def search(
         self, text: str | Sequence[int], *, where: str | None = None, regex: bool = False, case: bool = False

@@ -219,9 +219,43 @@ class Client(CopyableClient):
         """
         return self._send(routes.page(after, limit, where, sort))
 
-    def steps(self, by: str = "step", *, where: str | None = None, limit: int | None = None) -> list[Json]:
-        """The sums of the sessions in memory for each value of the tag `by`, or for each policy with `by="policy"`."""
-        return self._send(routes.steps(by, where, limit))
+    def steps(
+        self, by: str = "step", *, where: str | None = None, limit: int | None = None, scores: str | None = None
+    ) -> list[Json]:
+        """The sums of the sessions in memory for each value of the tag `by`, or for each policy with `by="policy"`.
+
+        `scores` is the name of a teacher; each step then has the `mismatch` of its trained tokens.
+        """
+        return self._send(routes.steps(by, where, limit, scores))
+
+    def groups(self, by: str = "step", *, where: str | None = None, sort: str | None = None) -> Iterator[Json]:
+        """Yields the groups of samples of each step and first prompt in memory that have at least two rows.
+
+        A group has `samples`, `pass_rate`, the `mean`, `std`, `min` and `max` of the rewards, and `session` and `turn`
+        of its first sample. `sort` orders groups by a member, such as `-std`.
+        """
+        after: str | None = None
+        while True:
+            page = self._send(routes.groups(by, where, sort, after))
+            yield from page["groups"]
+            after = page["next"]
+            if after is None:
+                return
+
+    def high_entropy_tokens(self, *, where: str | None = None, limit: int = 50) -> list[Json]:
+        """The sampled tokens with the highest entropies of the sessions in memory, the highest first; at most 1000.
+
+        A token has its `session`, `turn`, `entropy` in nats, `token_id`, `position` in the path that ends in this turn,
+        and the ids `before` and `after` it.
+        """
+        found: list[Json] = []
+        after: str | None = None
+        while True:
+            page = self._send(routes.high_entropy_tokens(where, limit, after))
+            found = routes.highest([*found, *page["tokens"]], limit)
+            after = page["next"]
+            if after is None:
+                return found
 
     def search(
         self, text: str | Sequence[int], *, where: str | None = None, regex: bool = False, case: bool = False
@@ -299,8 +333,8 @@ class Client(CopyableClient):
     ) -> Samples:
         """Sessions in the format of a trainer; None for all that tokentap lists now.
 
-        `options` are those of an export. `advantages` is a mapping with the options of `advantages()`: `groups`,
-        `estimator`, `lambda`, ..."""
+        `options` are those of an export; `where` leaves out the sessions that do not meet its conditions. `advantages`
+        is a mapping with the options of `advantages()`: `groups`, `estimator`, `lambda`, ..."""
         if sessions is None:
             sessions = [session["session"] for session in self.sessions()]
         return self._send(routes.samples(sessions, format, options))

@@ -34,6 +34,7 @@ PauseMode = Literal["abort", "retract", "in_place"]
 class SampleOptions(TypedDict, total=False):
     """The options of an export. One that the format would ignore is refused."""
 
+    where: str | None
     pad_token_id: int | None
     max_prompt_length: int | None
     max_response_length: int | None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
 from typing import Any, cast
 from uuid import uuid4
 
@@ -24,6 +25,9 @@ Ids = Sequence[int] | Sequence[Sequence[int]]
 # The value of a tag; tokentap keeps the text of a number.
 Tag = str | int | float | bool
 Fields = Mapping[str, object]
+
+# The tokens that a reply of `GET /v1/high-entropy-tokens` has at most.
+MOST_TOKENS = 1000
 
 SESSION = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
@@ -117,11 +121,23 @@ def page(after: str | None, limit: int | None, where: str | None, sort: str | No
     return Call("GET", target("v1", "sessions", after=after, limit=limit, where=where, sort=sort), Reply.json)
 
 
-def steps(by: str, where: str | None, limit: int | None) -> Call[list[Json]]:
+def steps(by: str, where: str | None, limit: int | None, scores: str | None) -> Call[list[Json]]:
     """`GET /v1/steps`."""
-    return Call(
-        "GET", target("v1", "steps", by=by, where=where, limit=limit), lambda reply: list(reply.json()["steps"])
-    )
+    query = {"by": by, "where": where, "limit": limit, "scores": scores}
+    return Call("GET", target("v1", "steps", **query), lambda reply: list(reply.json()["steps"]))
+
+
+def groups(by: str, where: str | None, sort: str | None, after: str | None) -> Call[Json]:
+    """`GET /v1/groups`: a page of groups."""
+    return Call("GET", target("v1", "groups", by=by, where=where, sort=sort, after=after), Reply.json)
+
+
+def high_entropy_tokens(where: str | None, limit: int, after: str | None) -> Call[Json]:
+    """`GET /v1/high-entropy-tokens`: the highest entropies of a part of the sessions."""
+    if not 1 <= limit <= MOST_TOKENS:
+        # the server would reduce it, and the lowest ones of several replies would be missing
+        raise ValueError(f"limit is a number from 1 to {MOST_TOKENS}, not {limit}")
+    return Call("GET", target("v1", "high-entropy-tokens", where=where, limit=limit, after=after), Reply.json)
 
 
 def search(text: str | Sequence[int], where: str | None, regex: bool, case: bool, after: str | None) -> Call[Json]:
@@ -129,6 +145,11 @@ def search(text: str | Sequence[int], where: str | None, regex: bool, case: bool
     q = text if isinstance(text, str) else ",".join(str(token) for token in text)
     query = {"q": q, "where": where, "regex": regex or None, "case": case or None, "after": after}
     return Call("GET", target("v1", "search", **query), Reply.json)
+
+
+def highest(tokens: Iterable[Json], limit: int) -> list[Json]:
+    """The tokens with the highest entropies of several replies, the highest first."""
+    return nlargest(limit, tokens, key=lambda token: float(token["entropy"]))
 
 
 def session(name: str, version: int | None) -> Call[Json]:
