@@ -231,6 +231,26 @@ def check_refused() -> None:
     print(f"helm: {len(REFUSED) + len(OLD)} wrong values, each refused by its name")
 
 
+def check_links(folder: pathlib.Path) -> None:
+    """A copy of the chart without its symbolic links is refused, not rendered with empty objects."""
+    chart = folder / "unlinked"
+    shutil.copytree(CHART, chart)
+    values = {"monitoring": {"enabled": True}, "valkey": {"enabled": True}}
+    links = [path for path in CHART.rglob("*") if path.is_symlink()]
+    assert len(links) == 7, links
+    for link in links:
+        file = chart / link.relative_to(CHART)
+        text = file.read_text()
+        file.unlink()
+        refused(helm("template", RELEASE, values=values, chart=chart), values, f"{link.relative_to(CHART)} is missing")
+        # git without core.symlinks
+        file.write_text(str(link.readlink()))
+        refused(helm("template", RELEASE, values=values, chart=chart), values, f"{link.relative_to(CHART)} is missing")
+        file.write_text(text)
+    render(values, chart=chart)
+    print(f"helm: {len(links)} symbolic links, each missed by its name")
+
+
 def check_values() -> None:
     """The schema has every value, and each has a comment before it, or belongs to one that has."""
     schema = json.loads((CHART / "values.schema.json").read_text())
@@ -298,6 +318,7 @@ def main() -> None:
     check_refused()
     check_effects()
     with tempfile.TemporaryDirectory(dir=DEPLOY.parent / "target") as folder:
+        check_links(pathlib.Path(folder))
         check_same(pathlib.Path(folder))
         check_parent(pathlib.Path(folder))
     check_valkey()
