@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 
 import kubernetes
+import names
 import yaml
 from kubernetes import DEPLOY, NEWEST
 
@@ -113,7 +114,12 @@ engine:
   affinity:
     podAntiAffinity:
       requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname}]
-networkPolicy: {agentNamespaces: [agents]}
+networkPolicy:
+  agentNamespaces: [agents]
+  trainerNamespaces: [trainers]
+  extraFrom:
+    data: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: routers}}, podSelector: {}}]
+    control: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress}}, podSelector: {}}]
 monitoring: {enabled: true, namespace: prometheus, labels: {release: other}, rules: false, dashboard: false}
 tls: {enabled: true, secretName: other-tls}
 fleet: {enabled: true, ledger: {value: "redis://valkey.example"}}
@@ -304,6 +310,25 @@ def check_effects() -> None:
     print(f"helm: {len(paths)} values, each with an effect")
 
 
+def check_policies() -> None:
+    """The clients of other namespaces reach their ports, and no others."""
+    found = render(FULL)
+    workload = next(item for item in found if item["kind"] == "StatefulSet" and item["metadata"]["name"] != "valkey")
+    callers = [
+        ({"tokentap-agent": "true"}, "agents", [30001]),
+        ({"tokentap-agent": "true"}, "trainers", []),
+        ({"tokentap-trainer": "true"}, "trainers", [30001, 30002]),
+        ({"tokentap-trainer": "true"}, "agents", []),
+        ({}, "routers", [30001]),
+        ({}, "ingress", [30002]),
+        ({}, "trainers", []),
+    ]
+    for labels, namespace, wanted in callers:
+        got = [port for port in (30000, 30001, 30002) if names.admits(found, workload, labels, port, namespace)]
+        assert got == wanted, f"{labels} of namespace {namespace} may connect to {got}, expected {wanted}"
+    print(f"helm: {len(callers)} clients of other namespaces")
+
+
 def check_lint() -> None:
     for values in ({}, SAME["fleet"][0] | {"valkey": {"enabled": True}}, SAME["group"][0]):
         done = helm("lint", "--strict", "--kube-version", f"1.{NEWEST}.0", values=values)
@@ -317,6 +342,7 @@ def main() -> None:
     check_values()
     check_refused()
     check_effects()
+    check_policies()
     with tempfile.TemporaryDirectory(dir=DEPLOY.parent / "target") as folder:
         check_links(pathlib.Path(folder))
         check_same(pathlib.Path(folder))
