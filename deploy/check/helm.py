@@ -123,7 +123,14 @@ networkPolicy:
 monitoring: {enabled: true, namespace: prometheus, labels: {release: other}, rules: false, dashboard: false}
 tls: {enabled: true, secretName: other-tls}
 fleet: {enabled: true, ledger: {value: "redis://valkey.example"}}
-valkey: {enabled: true, image: "registry.example/valkey:9", storage: 5Gi, storageClassName: fast}
+valkey:
+  enabled: true
+  image: registry.example/valkey:9
+  resources: {requests: {cpu: "2"}, limits: {memory: 16Gi}}
+  nodeSelector: {disk: nvme}
+  tolerations: [{key: storage, operator: Exists}]
+  storage: 5Gi
+  storageClassName: fast
 gpuDra: {enabled: true, deviceClassName: gpu.example}
 """)
 OLD = [("1.28.0", {}, "set nativeSidecar to false"), ("1.33.0", {"gpuDra": {"enabled": True}}, "needs Kubernetes 1.34")]
@@ -299,9 +306,11 @@ def check_effects() -> None:
     rendered = render(FULL)
     for item in rendered:
         kubernetes.validate("helm: every value", item, NEWEST)
-    for path in paths:
+    for path in sorted(paths):
         if render(without(FULL, path)) == rendered:
             raise SystemExit(f"helm: the value {'.'.join(path)} has no effect")
+    pods = [item["spec"]["template"]["spec"] for item in rendered if item["kind"] == "StatefulSet"]
+    assert [pod["imagePullSecrets"] for pod in pods] == [FULL["imagePullSecrets"]] * 2, "pods lack the pull secrets"
     kinds = {item["kind"] for item in render({"monitoring": {"enabled": True}, "networkPolicy": {"enabled": False}})}
     assert "PodMonitor" in kinds, kinds
     assert "NetworkPolicy" not in kinds, kinds
