@@ -120,7 +120,13 @@ networkPolicy:
   extraFrom:
     data: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: routers}}, podSelector: {}}]
     control: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress}}, podSelector: {}}]
-monitoring: {enabled: true, namespace: prometheus, labels: {release: other}, rules: false, dashboard: false}
+monitoring:
+  enabled: true
+  namespace: prometheus
+  labels: {release: other}
+  agentToken: true
+  rules: false
+  dashboard: false
 tls: {enabled: true, secretName: other-tls}
 fleet: {enabled: true, ledger: {value: "redis://valkey.example"}}
 valkey:
@@ -311,6 +317,10 @@ def check_effects() -> None:
             raise SystemExit(f"helm: the value {'.'.join(path)} has no effect")
     pods = [item["spec"]["template"]["spec"] for item in rendered if item["kind"] == "StatefulSet"]
     assert [pod["imagePullSecrets"] for pod in pods] == [FULL["imagePullSecrets"]] * 2, "pods lack the pull secrets"
+    monitor = next(item for item in rendered if item["kind"] == "PodMonitor")
+    credentials = {"credentials": {"name": FULL["secretName"], "key": "agent-token"}}
+    sent = {end["port"]: end.get("authorization") for end in monitor["spec"]["podMetricsEndpoints"]}
+    assert sent == {"tokentap-ctl": None, "tokentap": credentials}, sent
     kinds = {item["kind"] for item in render({"monitoring": {"enabled": True}, "networkPolicy": {"enabled": False}})}
     assert "PodMonitor" in kinds, kinds
     assert "NetworkPolicy" not in kinds, kinds
