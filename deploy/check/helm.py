@@ -77,6 +77,12 @@ REFUSED = [
     ({"monitorng": {"enabled": True}}, "monitorng"),
     ({"drainTimeoutSeconds": "10m"}, "/drainTimeoutSeconds"),
     ({"env": {"TOKENTAP_TOP_LOGPROBS": 5}}, "/env/TOKENTAP_TOP_LOGPROBS"),
+    ({"env": {"TOKENTAP_DRAIN_TIMEOUT": "1h"}}, "env.TOKENTAP_DRAIN_TIMEOUT: set drainTimeoutSeconds"),
+    ({"env": {"TOKENTAP_DATA_BYTES": "1GiB"}}, "env.TOKENTAP_DATA_BYTES: set data.bytes"),
+    ({"data": {"bytes": "20GiB"}}, "data.bytes (20GiB) must be less than data.size (20Gi)"),
+    ({"data": {"bytes": "1GiB", "size": "1.0G"}}, "data.bytes (1GiB) must be less than data.size (1.0G)"),
+    ({"data": {"bytes": "1GiB", "size": "1073741824"}}, "data.bytes (1GiB) must be less than"),
+    ({"data": {"size": "20K"}}, "/data/size"),
     ({"gpuDra": {"enabled": True}, "engine": {"kind": "LeaderWorkerSet"}}, "gpuDra.enabled needs engine.kind"),
     (
         {"gpuDra": {"enabled": True}, "engine": {"resources": {"limits": {"nvidia.com/gpu": None}}}},
@@ -91,7 +97,7 @@ secretName: other
 env: {TOKENTAP_SESSION_BYTES: 2GiB, TOKENTAP_NAME: {valueFrom: {fieldRef: {fieldPath: metadata.name}}}}
 controlHosts: [tokentap.example]
 drainTimeoutSeconds: 60
-data: {bytes: 1GiB, size: 2Gi, storageClassName: fast}
+data: {bytes: 1GiB, size: 40Gi, storageClassName: fast}
 resources: {requests: {cpu: 500m}, limits: {memory: 9Gi}}
 volumeMounts: [{name: models, mountPath: /models, readOnly: true}]
 nativeSidecar: false
@@ -317,6 +323,16 @@ def check_effects() -> None:
             raise SystemExit(f"helm: the value {'.'.join(path)} has no effect")
     pods = [item["spec"]["template"]["spec"] for item in rendered if item["kind"] == "StatefulSet"]
     assert [pod["imagePullSecrets"] for pod in pods] == [FULL["imagePullSecrets"]] * 2, "pods lack the pull secrets"
+    # (drain, preStop), and the grace period
+    for (drain, sleep), wanted in {(600, 10): 660, (60, 5): 115, (1_000_000, 120): 1_000_170}.items():
+        [pod] = (
+            item["spec"]["template"]["spec"]
+            for item in render({"drainTimeoutSeconds": drain, "engine": {"preStopSeconds": sleep}})
+            if item["kind"] == "Deployment"
+        )
+        assert pod["terminationGracePeriodSeconds"] == wanted, pod["terminationGracePeriodSeconds"]
+        env = {entry["name"]: entry.get("value") for entry in pod["initContainers"][0]["env"]}
+        assert env["TOKENTAP_DRAIN_TIMEOUT"] == f"{drain}s", env
     monitor = next(item for item in rendered if item["kind"] == "PodMonitor")
     credentials = {"credentials": {"name": FULL["secretName"], "key": "agent-token"}}
     sent = {end["port"]: end.get("authorization") for end in monitor["spec"]["podMetricsEndpoints"]}

@@ -35,7 +35,7 @@ serves no HTTP, so it has no tokentap.
   {{- end }}
   {{- if ne .node "worker" }}
   lifecycle:
-    preStop: {exec: {command: [sleep, {{ $engine.preStopSeconds | quote }}]}}
+    preStop: {exec: {command: [sleep, {{ $engine.preStopSeconds | int | quote }}]}}
   {{- end }}
   resources:
     {{- if .root.Values.gpuDra.enabled }}

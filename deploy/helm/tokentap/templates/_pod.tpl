@@ -25,9 +25,9 @@ tokentap: sidecar
 tokentap-control: {{ include "tokentap.control" . }}
 {{- end }}
 
-{{- /* The drain, SGLang's preStop sleep before it, ten seconds until SGLang detects that it is idle, and tokentap's last writes. */}}
+{{- /* The drain, SGLang's preStop sleep before it, ten seconds until SGLang detects that it is idle, and 40 for tokentap's last writes. */}}
 {{- define "tokentap.gracePeriod" -}}
-{{ add .Values.drainTimeoutSeconds 60 }}
+{{ add .Values.drainTimeoutSeconds .Values.engine.preStopSeconds 50 }}
 {{- end }}
 
 {{- define "tokentap.volumes" -}}
@@ -77,7 +77,7 @@ tokentap-control: {{ include "tokentap.control" . }}
 - name: TOKENTAP_MAX_BYTES_IN_FLIGHT
   value: 1GiB
 - name: TOKENTAP_DRAIN_TIMEOUT
-  value: {{ .Values.drainTimeoutSeconds }}s
+  value: {{ int .Values.drainTimeoutSeconds }}s
 - name: TOKENTAP_LOG_FORMAT
   value: json
 {{- if and .Values.fleet.enabled .Values.fleet.ledger }}
