@@ -89,6 +89,38 @@ REFUSED = [
         "the number of GPUs",
     ),
 ]
+# names of releases that must be refused
+NAMES = [
+    ("qwen2.5", {}, "the release name qwen2.5 must not contain a dot"),
+    ("x" * 47, {}, "must not be longer than 46 characters"),
+    ("x" * 46, {"engine": {"kind": "StatefulSet"}}, "must not be longer than 45 characters"),
+    ("x" * 43, {"engine": {"kind": "LeaderWorkerSet"}}, "must not be longer than 42 characters"),
+]
+# releases that must be valid: the longest names, names that YAML reads as numbers, defaults that a user deletes
+ACCEPTED = [
+    ("x" * 46, {"monitoring": {"enabled": True}}),
+    ("x" * 45, {"engine": {"kind": "StatefulSet"}}),
+    ("x" * 42, {"engine": {"kind": "LeaderWorkerSet"}}),
+    (
+        "123",
+        {
+            "secretName": "123",
+            "imagePullSecrets": [{"name": "123"}],
+            "env": {"NO": "1e3"},
+            "data": {"bytes": "1MiB", "size": "2000000", "storageClassName": "123"},
+            "engine": {"kind": "StatefulSet", "model": {"claim": "123", "folder": "123"}, "shm": "2000000"},
+            "networkPolicy": {"agentNamespaces": ["123"], "trainerNamespaces": ["123"]},
+            "monitoring": {"enabled": True, "namespace": "123", "agentToken": True},
+            "tls": {"enabled": True, "secretName": "123"},
+            "valkey": {"enabled": True, "storage": "2000000", "storageClassName": "123"},
+            "gpuDra": {"enabled": True, "deviceClassName": "123"},
+        },
+    ),
+    ("x", {"monitoring": {"enabled": True, "labels": {"release": None}}}),
+    ("x", {"resources": None, "engine": {"resources": None}, "valkey": {"enabled": True, "resources": None}}),
+    ("x", {"gpuDra": {"enabled": True}, "resources": {"requests": None, "limits": None}}),
+    ("x", {"gpuDra": {"enabled": True}, "engine": {"resources": {"requests": {"nvidia.com/gpu": "1", "cpu": 4}}}}),
+]
 # every value with another than its default, for a StatefulSet
 FULL = yaml.safe_load("""
 image: {repository: registry.example/tokentap, tag: 1.2.3, pullPolicy: Always}
@@ -152,13 +184,15 @@ def helm(*arguments: str, values: dict, chart: pathlib.Path = CHART) -> subproce
     command = [sys.argv[1], *arguments, "--values", "-"]
     command.insert(2 if arguments[0] == "lint" else 3, str(chart))
     # the list of symbolic links in the chart
-    done = subprocess.run(command, input=yaml.safe_dump(values), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=False)
     done.stderr = "\n".join(line for line in done.stderr.splitlines() if "found symbolic link" not in line)
     return done
 
 
-def render(values: dict, version: str = f"1.{NEWEST}.0", chart: pathlib.Path = CHART) -> list[dict]:
-    done = helm("template", RELEASE, "--kube-version", version, values=values, chart=chart)
+def render(
+    values: dict, version: str = f"1.{NEWEST}.0", chart: pathlib.Path = CHART, release: str = RELEASE
+) -> list[dict]:
+    done = helm("template", release, "--kube-version", version, values=values, chart=chart)
     if done.returncode:
         raise SystemExit(f"helm template with {values}: {done.stderr}")
     return [found for found in yaml.safe_load_all(done.stdout) if found]
@@ -253,7 +287,20 @@ def check_refused() -> None:
         refused(helm("template", RELEASE, values=values), values, error)
     for version, values, error in OLD:
         refused(helm("template", RELEASE, "--kube-version", version, values=values), values, error)
-    print(f"helm: {len(REFUSED) + len(OLD)} wrong values, each refused by its name")
+    for release, values, error in NAMES:
+        refused(helm("template", release, values=values), values, error)
+    print(f"helm: {len(REFUSED) + len(OLD) + len(NAMES)} wrong values, each refused by its name")
+
+
+def check_accepted() -> None:
+    for release, values in ACCEPTED:
+        for item in render(values, release=release):
+            kubernetes.validate(f"helm: release {release} with {values}", item, NEWEST)
+            for name in (item["metadata"]["name"], *item["metadata"]["labels"].values()):
+                assert isinstance(name, str), f"helm: release {release}: {item['kind']} has the name or label {name!r}"
+            if values.get("gpuDra") and item["kind"] == "Deployment":
+                kubernetes.check_gpu(item["spec"]["template"]["spec"])
+    print(f"helm: {len(ACCEPTED)} unusual values, each valid")
 
 
 def check_links(folder: pathlib.Path) -> None:
@@ -376,6 +423,7 @@ def main() -> None:
     check_lint()
     check_values()
     check_refused()
+    check_accepted()
     check_effects()
     check_policies()
     with tempfile.TemporaryDirectory(dir=DEPLOY.parent / "target") as folder:

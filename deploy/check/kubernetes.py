@@ -172,7 +172,8 @@ def check_gpu(spec: dict) -> None:
     pair = [sidecar(spec, True), spec["containers"][0]]
     claims = [{"name": claim["name"]} for claim in spec["resourceClaims"]]
     assert all(c["resources"]["claims"] == claims for c in pair), "both containers name the claim"
-    assert "nvidia.com/gpu" not in pair[1]["resources"].get("limits", {}), "no container requests another GPU from the device plugin"
+    asked = {name for kind in ("limits", "requests") for name in pair[1]["resources"].get(kind, {})}
+    assert "nvidia.com/gpu" not in asked, "no container requests another GPU from the device plugin"
 
 
 def valkey() -> list[dict]:

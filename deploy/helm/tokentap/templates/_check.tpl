@@ -1,5 +1,14 @@
 {{- /* Fails at values that no schema refuses. services.yaml includes it, because it always renders. */}}
 {{- define "tokentap.check" -}}
+{{- if contains "." .Release.Name }}
+{{- fail (printf "the release name %s must not contain a dot: the names of Services end with it" .Release.Name) }}
+{{- end }}
+{{- /* 63 of tokentap-control-NAME, or of sglang-NAME and what controllers append to it for a label: a hash, and a number before it */}}
+{{- $kind := .Values.engine.kind }}
+{{- $most := dict "Deployment" 46 "StatefulSet" 45 "LeaderWorkerSet" 42 | dig $kind 0 }}
+{{- if gt (len .Release.Name) $most }}
+{{- fail (printf "the release name %s must not be longer than %d characters: the names of a %s contain it" .Release.Name $most $kind) }}
+{{- end }}
 {{- range $name, $value := dict "TOKENTAP_DRAIN_TIMEOUT" "drainTimeoutSeconds" "TOKENTAP_DATA_BYTES" "data.bytes" }}
 {{- if hasKey $.Values.env $name }}
 {{- fail (printf "env.%s: set %s instead, on which other settings of the pod depend" $name $value) }}

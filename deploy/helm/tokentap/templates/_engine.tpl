@@ -39,9 +39,10 @@ serves no HTTP, so it has no tokentap.
   {{- end }}
   resources:
     {{- if .root.Values.gpuDra.enabled }}
-    {{- /* with its limit the pod would request a second GPU */}}
-    {{- $limits := omit $engine.resources.limits "nvidia.com/gpu" }}
-    {{- toYaml (merge (dict "limits" $limits) (omit $engine.resources "limits")) | nindent 4 }}
+    {{- /* with these the pod would also request GPUs from the device plugin */}}
+    {{- range $kind, $amounts := $engine.resources }}
+    {{ $kind }}: {{- omit $amounts "nvidia.com/gpu" | toYaml | nindent 6 }}
+    {{- end }}
     claims: [{name: gpu}]
     {{- else }}
     {{- toYaml $engine.resources | nindent 4 }}
@@ -114,9 +115,9 @@ spec:
   {{- end }}
   volumes:
   - name: models
-    persistentVolumeClaim: {claimName: {{ $engine.model.claim }}, readOnly: true}
+    persistentVolumeClaim: {claimName: {{ $engine.model.claim | quote }}, readOnly: true}
   - name: shm
-    emptyDir: {medium: Memory, sizeLimit: {{ $engine.shm }}}
+    emptyDir: {medium: Memory, sizeLimit: {{ $engine.shm | quote }}}
   {{- if $serves }}
   {{- include "tokentap.volumes" $root | nindent 2 }}
   {{- end }}

@@ -3,7 +3,7 @@ The parts of a pod with tokentap. A parent chart includes them in its own worklo
 */}}
 
 {{- define "tokentap.selectorLabels" -}}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "tokentap.labels" -}}
@@ -32,11 +32,11 @@ tokentap-control: {{ include "tokentap.control" . }}
 
 {{- define "tokentap.volumes" -}}
 - name: tokentap
-  emptyDir: {sizeLimit: {{ .Values.data.size }}}
+  emptyDir: {sizeLimit: {{ .Values.data.size | quote }}}
 {{- if .Values.tls.enabled }}
 - name: tokentap-tls
   secret:
-    secretName: {{ .Values.tls.secretName }}
+    secretName: {{ .Values.tls.secretName | quote }}
     # readable by all: tokentap is not root, no other container mounts the volume, and an fsGroup would change the owner of all volumes
     defaultMode: 0444
 {{- end }}
@@ -56,9 +56,9 @@ tokentap-control: {{ include "tokentap.control" . }}
 - name: TOKENTAP_CONTROL_LISTEN
   value: "[::]:30002"
 - name: TOKENTAP_CONTROL_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: control-token}}
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName | quote }}, key: control-token}}
 - name: TOKENTAP_AGENT_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .Values.secretName }}, key: agent-token, optional: true}}
+  valueFrom: {secretKeyRef: {name: {{ .Values.secretName | quote }}, key: agent-token, optional: true}}
 - name: POD_IPS
   valueFrom: {fieldRef: {fieldPath: status.podIPs}}
 - name: POD_NAMESPACE
@@ -103,7 +103,7 @@ tokentap-control: {{ include "tokentap.control" . }}
 {{- end }}
 
 {{- define "tokentap.envEntry" }}
-- name: {{ .name }}
+- name: {{ .name | quote }}
   {{- if kindIs "map" .value }}
   {{- toYaml .value | nindent 2 }}
   {{- else }}
@@ -169,7 +169,9 @@ httpGet: {path: {{ .path }}, port: tokentap-ctl{{ if .root.Values.tls.enabled }}
     timeoutSeconds: 2
     failureThreshold: 2
   resources:
-    {{- toYaml .Values.resources | nindent 4 }}
+    {{- with .Values.resources }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
     {{- if .Values.gpuDra.enabled }}
     claims: [{name: gpu}]
     {{- end }}
