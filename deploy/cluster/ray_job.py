@@ -2,9 +2,9 @@
 
     MODEL=/models/Qwen3-8B python deploy/cluster/ray_job.py --nodes 4 --engine-gpus 4 --rank-gpus 4 -- python train.py
 
-Ray assigns the GPUs. serve.sh has the variables of the engine; each rank has RANK, WORLD_SIZE, MASTER_ADDR, AGENT_URL
-(data port of its node), TOKENTAP_CONTROL (control port of its node), CONTROL_URLS (those of all nodes, separated by
-commas) and TOKENTAP_CONTROL_TOKEN. The job ends when all ranks have ended, or at the first failure.
+Ray assigns the GPUs. serve.sh has the variables of the engine; each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+MASTER_PORT (29500, unless it is set), AGENT_URL (data port of its node), TOKENTAP_CONTROL (control port of its node),
+CONTROL_URLS (those of all nodes, separated by commas) and TOKENTAP_CONTROL_TOKEN. The job ends when all ranks have ended, or at the first failure.
 """
 
 import argparse
@@ -102,7 +102,9 @@ def main() -> int:
             env = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(args.nodes),
+                "LOCAL_RANK": "0",
                 "MASTER_ADDR": nodes[0],
+                "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),
                 "AGENT_URL": f"http://{node}:30001",
                 "TOKENTAP_CONTROL": f"http://{node}:30002",
                 "CONTROL_URLS": ",".join(controls),

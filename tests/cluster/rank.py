@@ -22,6 +22,8 @@ controls, token = os.environ["CONTROL_URLS"].split(","), os.environ["TOKENTAP_CO
 assert len(controls) == world, controls
 assert os.environ["TOKENTAP_CONTROL"] in controls
 assert os.environ["MASTER_ADDR"] in controls[0]
+assert os.environ["MASTER_PORT"] == "29500"
+assert os.environ["LOCAL_RANK"] == "0"
 if os.environ.get("FAIL_RANK") == str(rank):
     sys.exit(3)
 
