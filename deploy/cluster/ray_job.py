@@ -2,19 +2,21 @@
 
     MODEL=/models/Qwen3-8B python deploy/cluster/ray_job.py --nodes 4 --engine-gpus 4 --rank-gpus 4 -- python train.py
 
-Ray assigns the GPUs. serve.sh has the variables of the engine; each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
-MASTER_PORT (29500, unless it is set), AGENT_URL (data port of its node), TOKENTAP_CONTROL (control port of its node),
-CONTROL_URLS (those of all nodes, separated by commas) and TOKENTAP_CONTROL_TOKEN. The job ends when all ranks have ended, or at the first failure.
+Ray assigns the GPUs. A node has one such job at a time, because its ports are fixed: reserve all GPUs of a node.
+serve.sh has the variables of the engine; each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (29500,
+unless it is set), AGENT_URL (data port of its node), TOKENTAP_CONTROL (control port of its node), CONTROL_URLS (those
+of all nodes, separated by commas) and TOKENTAP_CONTROL_TOKEN. The job ends when all ranks have ended, or at the first
+failure.
 """
 
 import argparse
+import http.client
 import os
 import pathlib
 import secrets
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 
 import ray
@@ -22,8 +24,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 SERVE = (pathlib.Path(__file__).parent / "serve.sh").read_text()
-# what serve.sh and the engine read
-PASSED = ("MODEL", "SGLANG_ARGS", "ENGINE", "DATA")
+# what serve.sh and the processes read
+PASSED = ("MODEL", "SGLANG_ARGS", "ENGINE", "DATA", "OMP_NUM_THREADS")
 
 
 class Command:
@@ -40,7 +42,9 @@ class Command:
 
     def run(self, env: dict[str, str]) -> int:
         """Runs the command to its end. Returns its exit code."""
-        self.process = subprocess.Popen(self.command, env={**os.environ, **self.env, **env}, stdin=subprocess.PIPE)
+        # Ray limits each process to the CPU of its actor, one
+        inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        self.process = subprocess.Popen(self.command, env={**inherited, **self.env, **env}, stdin=subprocess.PIPE)
         return self.process.wait()
 
     def finish(self) -> None:
@@ -52,15 +56,24 @@ class Command:
     def terminate(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait()
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
 
-def ready(url: str) -> bool:
+def ready(url: str, token: str) -> bool:
+    """Whether the engine of a node answers, through a tokentap with the token of this job, not of another one."""
+    # nodes are not behind http_proxy
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=10) as reply:
-            return reply.status == 200
-    except (urllib.error.URLError, OSError):
+        for path in ("/readyz", "/v1/sessions?limit=1"):
+            request = urllib.request.Request(f"{url}{path}", headers={"authorization": f"Bearer {token}"})
+            direct.open(request, timeout=10).close()
+    except (OSError, http.client.HTTPException):
         return False
+    return True
 
 
 def main() -> int:
@@ -68,14 +81,21 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--engine-gpus", type=int, default=1, help="GPUs of the engine of a node")
     parser.add_argument("--rank-gpus", type=int, default=0, help="GPUs of the rank of a node")
-    parser.add_argument("--start-seconds", type=int, default=3600, help="how long engines may take to start")
+    parser.add_argument(
+        "--start-seconds", type=int, default=3600, help="how long nodes and engines may take to be ready"
+    )
     parser.add_argument("command", nargs="+", help="the command of a rank")
     args = parser.parse_args()
     ray.init()
 
     bundle = {"CPU": 2, "GPU": args.engine_gpus + args.rank_gpus}
     group = placement_group([bundle] * args.nodes, strategy="STRICT_SPREAD")
-    ray.get(group.ready())
+    try:
+        ray.get(group.ready(), timeout=args.start_seconds)
+    except ray.exceptions.GetTimeoutError:
+        print(f"ray_job.py: no {args.nodes} nodes with {bundle} in {args.start_seconds} s", file=sys.stderr)
+        remove_placement_group(group)
+        return 1
     shared = {name: os.environ[name] for name in os.environ if name in PASSED or name.startswith("TOKENTAP_")}
     shared["TOKENTAP_CONTROL_TOKEN"] = secrets.token_hex(32)
 
@@ -91,7 +111,7 @@ def main() -> int:
     controls = [f"http://{node}:30002" for node in nodes]
     try:
         deadline = time.monotonic() + args.start_seconds
-        while not all(map(ready, controls)):
+        while not all(ready(url, shared["TOKENTAP_CONTROL_TOKEN"]) for url in controls):
             ended, _ = ray.wait(serving, timeout=2)
             if ended or time.monotonic() > deadline:
                 print("ray_job.py:", "a server has ended" if ended else "a node is not ready", file=sys.stderr)

@@ -3,6 +3,7 @@
 #   MODEL         the model of SGLang
 #   SGLANG_ARGS   more arguments of SGLang, such as "--tp 8"
 #   ENGINE        a command instead of SGLang, which serves on 127.0.0.1:30000
+# Both are split at white space, without regard to quotes.
 #   ENGINE_GPUS   CUDA_VISIBLE_DEVICES of the engine
 #   NODE          the name or address under which other nodes reach this one
 #   DATA          folder for the log of trajectories; without it they are only in memory
@@ -14,7 +15,8 @@ if [[ ! ${ENGINE:-} && ! ${MODEL:-} ]]; then
   echo "serve.sh: set MODEL to the model of SGLang" >&2
   exit 64
 fi
-read -ra engine <<<"${ENGINE:-$sglang ${SGLANG_ARGS:-}}"
+# at the end of its input, read returns 1
+read -rd '' -a engine <<<"${ENGINE:-$sglang ${SGLANG_ARGS:-}}" || true
 if [[ ${ENGINE_GPUS:-} ]]; then engine=(env "CUDA_VISIBLE_DEVICES=$ENGINE_GPUS" "${engine[@]}"); fi
 
 # tokentap first: it finishes the running generations, for which it needs the engine

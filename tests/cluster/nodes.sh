@@ -34,7 +34,15 @@ await() {
   "$@" >&2 || true
   exit 1
 }
-export ENGINE="tokentap demo --listen 127.0.0.1:30000 --control-listen 127.0.0.1:0"
+# one argument a line, as in a script
+export ENGINE=$'tokentap demo --listen 127.0.0.1:30000\n  --control-listen 127.0.0.1:0'
+unset OMP_NUM_THREADS MASTER_PORT
+
+# occupy NODE: another job's tokentap serves the ports there, with another token
+occupy() {
+  on "$1" tokentap demo --listen 0.0.0.0:30001 --control-listen 0.0.0.0:30002 --control-host "$1" --control-token other &
+  await curl -fsS --noproxy '*' "http://$1:30002/readyz"
+}
 
 # check TITLE OUTPUT NODES STATUS: the ranks of a job found each other's sessions, and each tokentap finished
 check() {

@@ -7,13 +7,15 @@ import sys
 import time
 import urllib.request
 
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 def call(url: str, body: dict | None = None, token: str | None = None) -> dict:
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data=body and json.dumps(body).encode(), headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as reply:
+    with DIRECT.open(request, timeout=10) as reply:
         return json.load(reply)
 
 
@@ -24,6 +26,9 @@ assert os.environ["TOKENTAP_CONTROL"] in controls
 assert os.environ["MASTER_ADDR"] in controls[0]
 assert os.environ["MASTER_PORT"] == "29500"
 assert os.environ["LOCAL_RANK"] == "0"
+assert "OMP_NUM_THREADS" not in os.environ
+# Slurm gives the job all CPUs of its nodes
+assert os.environ.get("SLURM_CPUS_ON_NODE", "2") == "2"
 if os.environ.get("FAIL_RANK") == str(rank):
     sys.exit(3)
 

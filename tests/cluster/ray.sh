@@ -8,6 +8,8 @@ settings=(--num-cpus 4 --num-gpus 1 --object-store-memory 100000000 --temp-dir "
 on node1 ray start --head --node-ip-address 10.77.0.1 --port 6379 --include-dashboard false "${settings[@]}" >"$work/head" 2>&1
 on node2 ray start --address 10.77.0.1:6379 --node-ip-address 10.77.0.2 "${settings[@]:0:6}" --disable-usage-stats >"$work/worker" 2>&1
 
+# the recipes reach nodes without it
+export http_proxy=http://127.0.0.1:9
 for nodes in 1 2; do
   status=0
   export DATA=$work/data$nodes
@@ -15,6 +17,19 @@ for nodes in 1 2; do
   check "Ray, $nodes node(s)" "$work/job$nodes" $nodes $status
 done
 status=0
-FAIL_RANK=1 on node1 python "$root/deploy/cluster/ray_job.py" --nodes 2 -- env FAIL_RANK=1 python3 "$here/rank.py" >"$work/failed" 2>&1 || status=$?
+# rank 0 ignores SIGTERM
+# shellcheck disable=SC2016
+on node1 python "$root/deploy/cluster/ray_job.py" --nodes 2 -- bash -c 'if ((RANK)); then exit 3; fi; trap "" TERM; exec sleep infinity' >"$work/failed" 2>&1 || status=$?
 if ((status != 1)) || ! grep -q 'a rank has ended with 3' "$work/failed"; then cat "$work/failed" >&2; echo "FAIL Ray, a rank that fails: $status" >&2; exit 1; fi
 echo "ok   Ray, a rank that fails ends the job"
+
+status=0
+on node1 python "$root/deploy/cluster/ray_job.py" --nodes 3 --start-seconds 1 -- touch "$work/started" >"$work/large" 2>&1 || status=$?
+if ((status != 1)) || ! grep -q "no 3 nodes with {'CPU': 2, 'GPU': 1} in 1 s" "$work/large"; then cat "$work/large" >&2; echo "FAIL Ray, more nodes than exist: $status" >&2; exit 1; fi
+echo "ok   Ray, more nodes than exist"
+occupy node1
+status=0
+on node1 python "$root/deploy/cluster/ray_job.py" --nodes 2 -- touch "$work/started" >"$work/occupied" 2>&1 || status=$?
+kill $!
+if ((status != 1)) || [[ -e $work/started ]] || ! grep -q 'a server has ended' "$work/occupied"; then cat "$work/occupied" >&2; echo "FAIL Ray, a node with another tokentap: $status" >&2; exit 1; fi
+echo "ok   Ray, no rank starts at another job's tokentap"

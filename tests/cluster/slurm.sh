@@ -21,13 +21,15 @@ SlurmctldLogFile=$work/slurmctld.log
 SlurmdLogFile=$work/%n.log
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
-SelectType=select/linear
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerNode=10
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
 KillWait=10
-NodeName=node1 NodeAddr=10.77.0.1 CPUs=2 State=UNKNOWN
-NodeName=node2 NodeAddr=10.77.0.2 CPUs=2 State=UNKNOWN
+NodeName=node1 NodeAddr=10.77.0.1 CPUs=2 RealMemory=1000 State=UNKNOWN
+NodeName=node2 NodeAddr=10.77.0.2 CPUs=2 RealMemory=1000 State=UNKNOWN
 PartitionName=all Nodes=node1,node2 Default=YES MaxTime=10 State=UP
 CONF
 export SLURM_CONF=$work/slurm.conf
@@ -40,6 +42,8 @@ done
 await bash -c '[[ $(sinfo -h -t idle -o %D) == 2 ]]'
 
 cd "$root"
+# the recipes reach nodes without it
+export http_proxy=http://127.0.0.1:9
 for nodes in 1 2; do
   status=0
   export DATA=$work/data$nodes
@@ -54,3 +58,9 @@ status=0
 ENGINE="sleep 1" sbatch --wait --nodes=2 --output="$work/engine" deploy/cluster/tokentap.sbatch python3 "$here/rank.py" >/dev/null || status=$?
 if ((status != 1)) || ! grep -q 'the engine or tokentap of node. has ended' "$work/engine"; then cat "$work/engine" >&2; echo "FAIL Slurm, an engine that ends: $status" >&2; exit 1; fi
 echo "ok   Slurm, an engine that ends the job"
+occupy node1
+status=0
+sbatch --wait --nodes=1 --nodelist=node1 --output="$work/occupied" deploy/cluster/tokentap.sbatch touch "$work/started" >/dev/null || status=$?
+kill $!
+if ((status != 1)) || [[ -e $work/started ]]; then cat "$work/occupied" >&2; echo "FAIL Slurm, a node with another tokentap: $status" >&2; exit 1; fi
+echo "ok   Slurm, no rank starts at another job's tokentap"
