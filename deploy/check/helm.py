@@ -152,6 +152,9 @@ engine:
   affinity:
     podAntiAffinity:
       requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname}]
+  serviceAccountName: engine
+  priorityClassName: training
+  runtimeClassName: nvidia
 networkPolicy:
   agentNamespaces: [agents]
   trainerNamespaces: [trainers]

@@ -140,6 +140,10 @@ def check_untouched(before: dict, after: dict) -> None:
     after = copy.deepcopy(after)
     pod = template(after)
     del pod["metadata"]["labels"]["tokentap"], pod["spec"]["terminationGracePeriodSeconds"]
+    # also the workers of a LeaderWorkerSet
+    parts = after["spec"].get("leaderWorkerTemplate", after["spec"])
+    for part in (parts[name] for name in ("template", "leaderTemplate", "workerTemplate") if name in parts):
+        assert part["spec"].pop("enableServiceLinks") is False, "SGLang reads SGLANG_PORT of the Service"
     del pod["metadata"]["annotations"]["tokentap-control"]
     if not pod["metadata"]["annotations"]:
         del pod["metadata"]["annotations"]

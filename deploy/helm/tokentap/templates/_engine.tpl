@@ -84,6 +84,17 @@ metadata:
   {{- end }}
 spec:
   automountServiceAccountToken: false
+  # SGLang reads SGLANG_PORT, a variable of a Service named sglang, as the number of a port
+  enableServiceLinks: false
+  {{- with $engine.serviceAccountName }}
+  serviceAccountName: {{ . | quote }}
+  {{- end }}
+  {{- with $engine.priorityClassName }}
+  priorityClassName: {{ . | quote }}
+  {{- end }}
+  {{- with $engine.runtimeClassName }}
+  runtimeClassName: {{ . | quote }}
+  {{- end }}
   {{- if $serves }}
   terminationGracePeriodSeconds: {{ include "tokentap.gracePeriod" $root }}
   {{- end }}
