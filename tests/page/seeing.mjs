@@ -87,6 +87,36 @@ export async function opens() {
   }
 }
 
+/** Texts of a tokenizer whose tokens are single bytes: long stretches of tokens that are no complete characters. */
+const BYTES = { "rare characters": "𓀀".repeat(16), "two bytes each": "éü".repeat(40), "three bytes each": "日本".repeat(60), "of all lengths": "é—𓀀".repeat(70) };
+
+/** The characters of each token of these texts, in a page whose engine has such a tokenizer: the milliseconds, and the tokens with other ones. */
+async function readBytes(cases) {
+  const { Texts } = await import("/page/texts.js");
+  const engine = window.fetch;
+  window.fetch = async (path, { body }) => Response.json({ text: JSON.parse(body).tokens.map((bytes) => new TextDecoder().decode(Uint8Array.from(bytes))) });
+  const found = [];
+  for (const [name, text] of Object.entries(cases)) {
+    const ids = new TextEncoder().encode(text);
+    const texts = new Texts();
+    const started = performance.now();
+    await texts.load(ids);
+    await texts.loadRuns(ids, 0, ids.length);
+    const wrong = [];
+    const expected = [...text];
+    for (let at = 0; at < ids.length; at++) {
+      // all but the first byte of a character begin with the bits 10
+      const isFirst = ids[at] >> 6 !== 2;
+      const own = isFirst ? expected.shift() : "";
+      const [characters, split] = [texts.charactersOf(ids, at, ids.length), texts.split(ids, at, ids.length)];
+      if (characters !== own || split.bytes?.join() !== String(ids[at])) wrong.push([at, characters, own, split]);
+    }
+    found.push([name, performance.now() - started, wrong]);
+  }
+  window.fetch = engine;
+  return found;
+}
+
 /** Each token has its own text, also if the tokenizer drops spaces or the token is part of a character. */
 export async function texts() {
   const scripted = await engine({ strips: true });
@@ -121,8 +151,12 @@ export async function texts() {
     });
     assert.deepEqual(wrong, []);
     assert.ok(open < 600, `${open} of 3,000 are undetermined`);
+    for (const [name, milliseconds, wrongCharacters] of await page.evaluate(readBytes, BYTES)) {
+      assert.deepEqual(wrongCharacters, [], name);
+      assert.ok(milliseconds < 1000, `${name}: ${milliseconds} ms`);
+    }
     assert.deepEqual(faults, []);
-    return `${seen.length} tokens of a tokenizer that drops spaces; 3,000 texts cut into tokens at any byte: none wrong, ${open} undetermined`;
+    return `${seen.length} tokens of a tokenizer that drops spaces; 3,000 texts cut into tokens at any byte: none wrong, ${open} undetermined; ${Object.keys(BYTES).length} texts of single bytes`;
   } finally {
     await tap.stop();
     await scripted.stop();

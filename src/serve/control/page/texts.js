@@ -6,12 +6,17 @@ import { post } from "./api.js";
 const BATCH = 512;
 /** The maximum number of neighbouring tokens that share characters and are decoded together. */
 const RUN = 64;
+/** The bytes of the longest character, and so the maximum number of tokens that share it. */
+const CHARACTER = 4;
 const LOST = "\ufffd";
 
 /** The texts of ids. Each id is fetched once. */
 export class Texts {
   #known = new Map();
+  /** The joint texts of runs: `{whole, bytes}`, where `bytes` are those of each token, or null if the text does not determine them. */
   #joint = new Map();
+  /** The last run of each list of ids, because a list is read token by token. */
+  #last = new WeakMap();
   /** A token that is decoded before others, for tokenizers that drop the leading space of a text; null if not needed. */
   #anchor;
   /** The error of the last request; empty after a success. */
@@ -30,36 +35,54 @@ export class Texts {
       const texts = await this.#alone(batch, signal);
       if (!texts) return from > 0;
       batch.forEach((id, at) => this.#known.set(id, texts[at]));
+      this.#last = new WeakMap();
     }
     return missing.length > 0;
   }
 
-  /** Fetches the joint texts of neighbouring tokens whose bytes are not complete characters. Returns whether any was added. */
+  /** Fetches the joint texts of neighbouring tokens whose bytes are not complete characters. */
   async loadRuns(ids, from, to, signal) {
-    const keys = new Set();
+    const cuts = new Set();
+    for (let at = from; at < to; at++) {
+      const stretch = this.#stretch(ids, at, to);
+      if (!stretch) continue;
+      for (let cut = stretch[0] + RUN; cut < stretch[1]; cut += RUN) {
+        for (const place of places(cut)) cuts.add(key(ids, [place - CHARACTER, place]));
+      }
+      at = stretch[1];
+    }
+    await this.#loadJoint(cuts, signal);
+    const runs = new Set();
     for (let at = from; at < to; at++) {
       const run = this.#run(ids, at, to);
-      if (run && run[0] === at && !this.#joint.has(key(ids, run))) keys.add(key(ids, run));
+      if (!run) continue;
+      runs.add(key(ids, run));
+      at = run[1] - 1;
     }
-    const all = [...keys];
-    for (let at = 0; at < all.length; at += BATCH) {
-      const batch = all.slice(at, at + BATCH);
-      const texts = await this.#decode(batch.map((run) => run.split(",").map(Number)), signal);
-      if (!texts) return at > 0;
-      batch.forEach((run, index) => this.#joint.set(run, texts[index]));
+    await this.#loadJoint(runs, signal);
+  }
+
+  /** Fetches the joint texts that are missing. */
+  async #loadJoint(keys, signal) {
+    const missing = [...keys].filter((one) => !this.#joint.has(one));
+    for (let at = 0; at < missing.length; at += BATCH) {
+      const batch = missing.slice(at, at + BATCH).map((one) => one.split(",").map(Number));
+      const texts = await this.#decode(batch, signal);
+      if (!texts) return;
+      batch.forEach((ids, index) => {
+        const alone = ids.map((id) => this.#known.get(id));
+        this.#joint.set(ids.join(","), { whole: texts[index], bytes: shares(alone, texts[index]) });
+      });
+      this.#last = new WeakMap();
     }
-    return all.length > 0;
   }
 
   /** `{bytes, whole, isLast}` of a token that is part of a character. `bytes` is null if the run's text does not determine them. */
   split(ids, at, count) {
     const run = this.#run(ids, at, count);
     if (!run) return null;
-    const whole = this.#joint.get(key(ids, run));
-    const alone = [];
-    for (let token = run[0]; token < run[1]; token++) alone.push(this.#known.get(ids[token]));
-    const bytes = whole === undefined ? null : shares(alone, whole);
-    return { bytes: bytes ? bytes[at - run[0]] : null, whole: bytes ? whole : "", isLast: at + 1 === run[1] };
+    const { whole, bytes } = this.#joint.get(key(ids, run)) ?? { bytes: null };
+    return { bytes: bytes && bytes[at - run[0]], whole: bytes ? whole : "", isLast: at + 1 === run[1] };
   }
 
   /**
@@ -68,10 +91,8 @@ export class Texts {
    */
   charactersOf(ids, at, count) {
     const run = this.#run(ids, at, count);
-    const whole = run && this.#joint.get(key(ids, run));
+    const { whole, bytes } = (run && this.#joint.get(key(ids, run))) ?? { whole: "" };
     if (!whole || whole.includes(LOST)) return null;
-    const alone = Array.from(ids.subarray(run[0], run[1]), (id) => this.#known.get(id));
-    const bytes = shares(alone, whole);
     if (!bytes) return at === run[0] ? whole : "";
     const from = bytes.slice(0, at - run[0]).reduce((sum, own) => sum + own.length, 0);
     const to = from + bytes[at - run[0]].length;
@@ -83,14 +104,41 @@ export class Texts {
     }).join("");
   }
 
-  /** The range of neighbouring tokens that are not complete characters, as `[from, to]`; null if this token is complete. */
-  #run(ids, at, count) {
-    const part = (token) => this.#known.get(ids[token])?.includes(LOST);
-    if (!part(at)) return null;
+  /** The tokens around this one that are not complete characters, as `[from, to]`; null if this token is complete. */
+  #stretch(ids, at, count) {
+    const isPart = (token) => this.#known.get(ids[token])?.includes(LOST);
+    if (!isPart(at)) return null;
+    const last = this.#last.get(ids);
+    if (last?.count === count && at >= last.stretch[0] && at < last.stretch[1]) return last.stretch;
     let [from, to] = [at, at + 1];
-    while (from > 0 && at - from < RUN && part(from - 1)) from--;
-    while (to < count && to - from < RUN && part(to)) to++;
+    while (from > 0 && isPart(from - 1)) from--;
+    while (to < count && isPart(to)) to++;
+    this.#last.set(ids, { count, stretch: [from, to], run: [from, from] });
     return [from, to];
+  }
+
+  /** The tokens that are decoded with this one, as `[from, to]`; null if it is a complete character. A stretch has cuts at fixed places. */
+  #run(ids, at, count) {
+    const stretch = this.#stretch(ids, at, count);
+    if (!stretch) return null;
+    const last = this.#last.get(ids);
+    if (at >= last.run[0] && at < last.run[1]) return last.run;
+    const [start, end] = stretch;
+    const cut = (number) => (number ? Math.min(end, this.#cut(ids, start + number * RUN, end)) : start);
+    let number = Math.floor((at - start) / RUN);
+    // a cut may lie before its place
+    if (cut(number + 1) <= at) number++;
+    last.run = [cut(number), cut(number + 1)];
+    return last.run;
+  }
+
+  /** The cut near a place in a stretch of tokens: where the text before it ends with a complete character. */
+  #cut(ids, place, end) {
+    const isComplete = (at) => {
+      const before = this.#joint.get(key(ids, [at - CHARACTER, at]));
+      return before && !before.whole.endsWith(LOST);
+    };
+    return place >= end ? end : places(place).find(isComplete) ?? place;
   }
 
   /** Decodes tokens separately. Some tokenizers drop the leading space of a text, so the anchor token is decoded before each. */
@@ -125,6 +173,11 @@ export class Texts {
   }
 }
 
+/** The places at which a cut can be, so that one of them is between two characters. */
+function places(cut) {
+  return Array.from({ length: CHARACTER }, (_, before) => cut - before);
+}
+
 function key(ids, [from, to]) {
   return Array.prototype.slice.call(ids, from, to).join(",");
 }
@@ -139,9 +192,13 @@ export function shares(alone, whole) {
   const found = alone.map(() => []);
   const texts = alone.map((text) => [...text]);
   const ways = [];
+  // the states that lead to no split
+  const dead = new Set();
   // token, position in its text, character of `whole`, assigned bytes of that character
   const walk = (token, place, at, given) => {
-    if (ways.length > 1) return;
+    const state = `${token},${place},${at},${given}`;
+    if (ways.length > 1 || dead.has(state)) return;
+    const before = ways.length;
     if (token === texts.length) {
       if (at === characters.length && given === 0) ways.push(found.map((bytes) => [...bytes]));
     } else if (place === texts[token].length) {
@@ -163,6 +220,7 @@ export function shares(alone, whole) {
         for (let count = 1; count < bytes.length; count++) give(count);
       }
     }
+    if (ways.length === before) dead.add(state);
   };
   walk(0, 0, 0, 0);
   return ways.length === 1 ? ways[0] : null;
