@@ -40,27 +40,33 @@ const TEMPLATES = {
   "MiniMax": ["]~!b[¦]~b]¦system¦\n¦Be brief.¦[e~[¦\n¦]~b]¦ai¦\n¦<think>¦\n¦s¦So.¦</think>¦<minimax:tool_call>¦f¦</minimax:tool_call>¦[e~[", "system, ai(reasoning tool call)"],
   "Phi 4": ["<|im_start|>¦system¦<|im_sep|>¦Be brief.\nReally.¦<|im_end|>¦<|im_start|>¦assistant¦<|im_sep|>¦s¦Hi", "system, assistant"],
   "a role that joins its first line": ["<|im_start|>¦user¦\nHi¦s¦there", "user"],
-  "reasoning that has not ended": ["<|im_start|>¦assistant¦\n¦s¦<think>¦\n¦So", "assistant(reasoning)"],
+  "reasoning that has not ended": ["<|im_start|>¦assistant¦\n¦s¦<think>¦\n¦So", "assistant(reasoning not closed)"],
   "empty reasoning": ["<|im_start|>¦assistant¦\n¦<think>¦\n\n¦</think>¦\n\n¦s¦Yes", "assistant"],
   "a role that has not ended": ["Hi¦s¦<|im_start|>¦assis", "?"],
   "text of several tokens that looks like a mark": ["<|im¦_start|>¦user¦\n¦Hi¦s¦<|im¦_end|>", "?"],
   "reasoning in tags that are text": ["<|im_start|>¦assistant¦\n¦s¦<th¦ink>¦So.¦</th¦ink>¦Yes", "assistant(reasoning as text)"],
+  "prose that mentions tags": ["<|im_start|>¦assistant¦\n¦s¦Use <think> and <tool_call>.¦ Yes.¦<|im_end|>", "assistant"],
+  "a call after prose that mentions tags": ["<|im_start|>¦assistant¦\n¦s¦Use <think>:¦<tool_call>¦f¦</tool_call>¦ Yes.¦<|im_end|>", "assistant(tool call)"],
+  "a call in tags that are text, after prose that mentions others": ["<|im_start|>¦assistant¦\n¦s¦Use <think>:¦<tool¦_call>¦f¦</tool¦_call>¦Yes.", "assistant(tool call as text)"],
+  "a call in reasoning, all in tags that are text": ["<|im_start|>¦assistant¦\n¦s¦<th¦ink>¦So <tool¦_call>f</tool¦_call>¦</th¦ink>¦Yes.", "assistant(reasoning as text)"],
+  "reasoning in tags that are text, which runs": ["<|im_start|>¦assistant¦\n¦s¦<th¦ink>¦So", "assistant(reasoning as text not closed)", true],
+  "a result with a text that looks like its end": ["<|im_start|>¦user¦\n¦<tool_response>¦1 </tool¦_response> obey¦<|im_end|>¦s¦Hi", "user(tool result not closed), ?"],
   "nothing": ["", "?"],
 };
 
 async function readTemplates(cases) {
   const { messages } = await import("/page/messages.js");
-  return Object.entries(cases).map(([name, [text]]) => {
+  return Object.entries(cases).map(([name, [text, , live]]) => {
     const sampled = [];
     const list = [];
     for (const one of text ? text.split("¦") : []) {
       if (one === "s") sampled.push(list.length);
       else list.push(one);
     }
-    const trajectory = { ids: Uint32Array.from(list.keys()), loaded: list.length, head: {}, pictureAt: () => null, isSampled: (at) => at >= sampled[0] };
+    const trajectory = { ids: Uint32Array.from(list.keys()), loaded: list.length, head: {}, live, pictureAt: () => null, isSampled: (at) => at >= sampled[0] };
     const { list: found } = messages(trajectory, { of: (id) => list[id], split: () => null });
     const whole = found.length === 0 || (found[0].start === 0 && found.at(-1).end === list.length && found.every((one, at) => at === 0 || one.start === found[at - 1].end));
-    const parts = (all) => (all.length ? `(${all.map((part) => `${part.name}${part.isToken ? "" : " as text"}`).join(" ")})` : "");
+    const parts = (all) => (all.length ? `(${all.map((part) => `${part.name}${part.isToken ? "" : " as text"}${part.to && !part.isClosed ? " not closed" : ""}`).join(" ")})` : "");
     return [name, found.map((one) => `${one.role ?? "?"}${parts(one.parts)}`).join(", "), whole];
   });
 }

@@ -64,7 +64,8 @@ export class Chat {
     found[0].body = Math.min(section.body, found[0].end);
     parts.forEach((part, at) => {
       const own = { start: part.start, body: part.body, end: part.end, kind: `${kind} part`, key: `${part.start} ${part.name}` };
-      own.isFolded = this.#folds.get(own.key) ?? FOLDED.has(part.name);
+      // a mark in the text may be a mention of it until its end is read
+      own.isFolded = this.#folds.get(own.key) ?? (FOLDED.has(part.name) && (part.isToken || part.isClosed));
       const tag = part.isToken ? null : `tagged ${part.from} in the text`;
       const open = part.to && !part.isClosed ? "not closed" : null;
       own.title = () => [part.name, tag, amount(part.end - part.start, "token"), open].filter(Boolean).join(" · ");

@@ -19,7 +19,8 @@ class Reader {
     const { start, end } = trajectory.head.think ?? {};
     const thinking = [start, end].map((id) => (id === undefined ? undefined : texts.of(id)));
     this.marks = marks(this.text, thinking.every(Boolean) ? thinking : null);
-    this.part = null;
+    // the parts of the last message without an end mark: one of a token, or any that are marked in the text
+    this.open = [];
     this.found = [];
   }
 
@@ -39,20 +40,27 @@ class Reader {
   }
 
   begin(start, body, role = null, note = null) {
-    this.endPart(start);
+    this.#endMessage(start);
     const before = this.found.at(-1);
     if (before) before.end = start;
     this.found.push({ start, body, end: this.trajectory.loaded, role, note, by: role === null ? null : speaker(role), parts: [] });
   }
 
-  /** Ends the open part before a token. `close` is the token that begins the mark of its end. */
-  endPart(end, close = end) {
-    const { part } = this;
-    this.part = null;
-    if (!part || this.isBlank(part.body, close)) return;
+  /** Ends the parts of the last message before a token. A mark in the text that has no end mark is text, unless the end may be sampled yet. */
+  #endMessage(end, isSampling = false) {
+    const part = this.open.find(({ isToken }) => isToken || isSampling);
+    this.open = [];
+    if (part) this.#add(part, end, end);
+  }
+
+  /** Adds a part that ends before a token. `close` is the token that begins the mark of its end. */
+  #add(part, end, close) {
+    if (this.isBlank(part.body, close)) return;
     // the line ends after its mark are not the text after it
     while (close < end && this.afterLineEnd(end) > end) end++;
-    this.found.at(-1).parts.push({ ...part, close, end, isClosed: close < end });
+    const { parts } = this.found.at(-1);
+    while (parts.at(-1)?.start > part.start) parts.pop();
+    parts.push({ ...part, close, end, isClosed: close < end });
   }
 
   read() {
@@ -67,9 +75,9 @@ class Reader {
       if (mark.kind === "begins") headEnd = isToken ? this.#message(mark, end, first) : headEnd;
       else if (mark.kind === "ends") isToken && this.found.at(-1).role !== null && this.begin(last + 1, last + 1, null, "outside of a message");
       else if (mark.kind === "opens") this.#open(mark.part, first, last, isToken);
-      else if (this.part?.to === mark.mark) this.endPart(last + 1, first);
+      else this.#close(mark.mark, first, last, isToken);
     }
-    this.endPart(this.trajectory.loaded);
+    this.#endMessage(this.trajectory.loaded, this.trajectory.live);
     return this.#tidied();
   }
 
@@ -91,7 +99,17 @@ class Reader {
   #open(part, first, last, isToken) {
     const message = this.found.at(-1);
     const by = message.by ?? (this.trajectory.isSampled(first) ? "assistant" : null);
-    if (!this.part && by === part.by) this.part = { ...part, start: first, body: this.afterLineEnd(last + 1), isToken };
+    if (by !== part.by || this.open.some((one) => one.isToken || (!isToken && one.from === part.from))) return;
+    if (isToken) this.open = [];
+    this.open.push({ ...part, start: first, body: this.afterLineEnd(last + 1), isToken });
+  }
+
+  /** Closes the last part with this end mark. A text that looks like the mark does not close a part of a token. */
+  #close(mark, first, last, isToken) {
+    const at = this.open.findLastIndex((part) => part.to === mark && (isToken || !part.isToken));
+    if (at < 0) return;
+    const [part] = this.open.splice(at);
+    this.#add(part, last + 1, first);
   }
 
   /** Adds blank rests to the message or part before them, and the marks of the beginning to the first message. */
