@@ -31,8 +31,12 @@ const headings = (page) => page.evaluate(() => [...document.querySelectorAll("#t
 /** Whole texts of templates as tokens, and their roles and parts. `s` marks the first sampled token. */
 const TEMPLATES = {
   "Llama 3": ["<|begin_of_text|>¦<|start_header_id|>¦system¦<|end_header_id|>¦\n\n¦Be brief.¦<|eot_id|>¦<|start_header_id|>¦user¦<|end_header_id|>¦\n\n¦Hi¦<|eot_id|>¦<|start_header_id|>¦assistant¦<|end_header_id|>¦\n\n¦s¦<|python_tag|>¦f()¦<|eom_id|>", "system, user, assistant(tool call)"],
-  "Mistral": ["<s>¦[SYSTEM_PROMPT]¦Be brief.¦[/SYSTEM_PROMPT]¦[AVAILABLE_TOOLS]¦[{}]¦[/AVAILABLE_TOOLS]¦[INST]¦Hi¦[/INST]¦s¦[TOOL_CALLS]¦f¦</s>¦[TOOL_RESULTS]¦1¦[/TOOL_RESULTS]¦s¦One.¦</s>", "system, tool definitions, user, assistant(tool calls), tool, ?"],
+  "Mistral": ["<s>¦[SYSTEM_PROMPT]¦Be brief.¦[/SYSTEM_PROMPT]¦[AVAILABLE_TOOLS]¦[{}]¦[/AVAILABLE_TOOLS]¦[INST]¦Hi¦[/INST]¦s¦[TOOL_CALLS]¦f¦</s>¦[TOOL_RESULTS]¦1¦[/TOOL_RESULTS]¦s¦One.¦</s>", "system, tool definitions, user, assistant(tool calls), tool, assistant"],
   "DeepSeek": ["<｜begin▁of▁sentence｜>¦Be brief.¦<｜User｜>¦Hi¦<｜Assistant｜>¦<think>¦\n¦s¦So.¦</think>¦\n\n¦Hi¦<｜tool▁calls▁begin｜>¦f¦<｜tool▁calls▁end｜>¦<｜end▁of▁sentence｜>", "?, user, assistant(reasoning tool calls)"],
+  "DeepSeek V3, results of two tools": ["<｜User｜>¦Hi¦<｜Assistant｜>¦s¦<｜tool▁calls▁begin｜>¦f¦<｜tool▁calls▁end｜>¦<｜end▁of▁sentence｜>¦<｜tool▁outputs▁begin｜>¦<｜tool▁output▁begin｜>¦1¦<｜tool▁output▁end｜>¦\n¦<｜tool▁output▁begin｜>¦2¦<｜tool▁output▁end｜>¦<｜tool▁outputs▁end｜>¦One.¦<｜end▁of▁sentence｜>", "user, assistant(tool calls), tool, tool, assistant"],
+  "DeepSeek V3.1, the result of a tool": ["<｜User｜>¦Hi¦<｜Assistant｜>¦</think>¦s¦f¦<｜end▁of▁sentence｜>¦<｜tool▁output▁begin｜>¦1¦<｜tool▁output▁end｜>¦One.", "user, assistant, tool, assistant"],
+  "DeepSeek V3.1, a result without an answer": ["<｜User｜>¦Hi¦<｜Assistant｜>¦s¦f¦<｜tool▁output▁begin｜>¦1¦<｜tool▁output▁end｜>", "user, assistant, tool"],
+  "GLM, a role that ends the reply": ["<|user|>¦\n¦Hi¦<|assistant|>¦\n¦s¦Hello¦<|user|>", "user, assistant"],
   "GLM": ["[gMASK]¦<sop>¦<|system|>¦\n¦Be brief.¦<|user|>¦\n¦Hi¦<|assistant|>¦\n¦<think>¦s¦So.¦</think>¦<tool_call>¦f¦</tool_call>¦<|observation|>¦\n¦1", "system, user, assistant(reasoning tool call), observation"],
   "Kimi K2": ["<|im_system|>¦tool_declare¦<|im_middle|>¦[]¦<|im_end|>¦<|im_user|>¦user¦<|im_middle|>¦Hi¦<|im_end|>¦<|im_assistant|>¦assistant¦<|im_middle|>¦s¦<|tool_calls_section_begin|>¦f¦<|tool_calls_section_end|>¦<|im_end|>", "tool_declare, user, assistant(tool calls)"],
   "Gemma": ["<bos>¦<start_of_turn>¦user¦\n¦Hi¦<end_of_turn>¦\n¦<start_of_turn>¦model¦\n¦s¦Hello¦<end_of_turn>", "user, model"],
@@ -69,6 +73,39 @@ async function readTemplates(cases) {
     const parts = (all) => (all.length ? `(${all.map((part) => `${part.name}${part.isToken ? "" : " as text"}${part.to && !part.isClosed ? " not closed" : ""}`).join(" ")})` : "");
     return [name, found.map((one) => `${one.role ?? "?"}${parts(one.parts)}`).join(", "), whole];
   });
+}
+
+/** Conversations as tokens, and which of their headings are folded. */
+const FOLDS = {
+  "a system message in a conversation": ["<|im_start|>¦system¦\n¦A¦<|im_end|>¦<|im_start|>¦user¦\n¦Hi¦<|im_end|>¦<|im_start|>¦system¦\n¦B", [true, false, false]],
+  "reasoning in tags that are text, which runs": ["<|im_start|>¦assistant¦\n¦<th¦ink>¦So", [false, false]],
+  "reasoning": ["<|im_start|>¦assistant¦\n¦<think>¦So", [false, true]],
+};
+/** The number of messages of a long conversation, each with a text after it, and how often its segments may be read for each. */
+const [MANY, READS] = [2000, 100];
+
+/** Which headings of the conversations are folded, and the number of reads of the segments of a long one. */
+async function readFolds([cases, many]) {
+  const [{ Chat }, { Trajectory }] = await Promise.all([import("/page/chat.js"), import("/page/trajectory.js")]);
+  const sections = (list, segments) => {
+    const trajectory = new Trajectory({ tokens: list.length, segments, turns: [] });
+    const names = [...new Set(list)];
+    const numbers = new Map(names.map((name, at) => [name, at]));
+    trajectory.ids.set(list.map((name) => numbers.get(name)));
+    Object.assign(trajectory, { loaded: list.length, live: true });
+    return new Chat({ of: (id) => names[id], split: () => null }).sections(trajectory);
+  };
+  const folds = Object.entries(cases).map(([name, [text]]) => {
+    const list = text.split("¦");
+    return [name, sections(list, [{ turn: 0, kind: "response", start: 0, end: list.length }]).map(({ isFolded }) => isFolded)];
+  });
+  const message = "<|im_start|>¦user¦\n¦Hi¦<|im_end|>¦And".split("¦");
+  const long = Array.from({ length: many }, () => message).flat();
+  const segments = Array.from({ length: many }, (_, at) => ({ turn: at, kind: at % 2 ? "response" : "prompt", start: at * message.length, end: (at + 1) * message.length }));
+  let reads = 0;
+  const counted = new Proxy(segments, { get: (of, name) => (reads++, of[name]) });
+  const titles = sections(long, counted).map(({ title }) => title());
+  return { folds, count: titles.length, reads };
 }
 
 export async function chat() {
@@ -144,6 +181,10 @@ export async function chat() {
           assert.equal(roles, TEMPLATES[name][1], name);
           assert.ok(whole, `${name}: the messages have all tokens`);
         }
+        const { folds, count, reads } = await page.evaluate(readFolds, [FOLDS, MANY]);
+        for (const [name, own] of folds) assert.deepEqual(own, FOLDS[name][1], name);
+        assert.equal(count, 2 * MANY);
+        assert.ok(reads < READS * MANY, `${reads} reads of segments for ${MANY} messages`);
         const [file] = await Promise.all([page.waitForEvent("download"), page.click("#export")]);
         assert.match(await readFile(await file.path(), "utf8"), /<h2>turn 0 · prompt, roles are not marked/);
       }

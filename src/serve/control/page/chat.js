@@ -1,4 +1,5 @@
-// A path as a conversation: the sections of its tokens are messages and their parts. System prompts, tool definitions and reasoning are folded.
+// A path as a conversation: the sections of its tokens are messages and their parts. The first system messages, tool definitions and reasoning are
+// folded.
 
 import { amount } from "./element.js";
 import { label } from "./glyph.js";
@@ -33,23 +34,27 @@ export class Chat {
     const { list, between } = messages(trajectory, this.texts);
     this.between = between;
     const hasRoles = list.some(({ role }) => role !== null);
-    return list.flatMap((message) => (message.role === null ? this.#unknown(message, hasRoles) : this.#message(message)));
+    const talk = list.findIndex(({ role, by }) => role !== null && by !== "system");
+    return list.flatMap((message, at) => (message.role === null ? this.#unknown(message, hasRoles) : this.#message(message, talk < 0 || at < talk)));
   }
 
   /** A message without a role: its segments, as they are recorded. */
   #unknown({ start, end, note, parts }, hasRoles) {
     const why = this.texts.problem ? "no texts that could mark roles" : hasRoles ? note : "roles are not marked";
-    return this.of.segments.filter((segment) => segment.end > start && segment.start < end).flatMap((segment) => {
+    let next = 0;
+    return this.of.segmentsOf(start, end).flatMap((segment) => {
       const own = { ...segment, start: Math.max(start, segment.start), end: Math.min(end, segment.end) };
       const isSampled = segment.kind === "response";
       const section = { start: own.start, body: own.start, end: own.end, kind: isSampled ? "chat assistant" : "chat other", key: `${own.start}` };
-      const held = parts.filter((part) => part.start >= own.start && part.start < own.end).map((part) => ({ ...part, end: Math.min(part.end, own.end) }));
+      const held = [];
+      for (; parts[next]?.start < own.end; next++) held.push({ ...parts[next], end: Math.min(parts[next].end, own.end) });
       return this.#withParts({ ...section, title: () => titleOf(this.of, own, isSampled && !hasRoles ? "" : `, ${why}`) }, held);
     });
   }
 
-  #message({ start, body, end, role, by, parts }) {
-    const isQuiet = by === "system" || role.includes(ANALYSIS);
+  /** A message with a role. `isFirst` is true before the first one of a user or an assistant. */
+  #message({ start, body, end, role, by, parts }, isFirst) {
+    const isQuiet = (isFirst && by === "system") || role.includes(ANALYSIS);
     const isFolded = this.#folds.get(`${start}`) ?? isQuiet;
     const section = { start, body, end, kind: `chat ${by}`, key: `${start}`, isFolded };
     section.title = () => [label(role.replaceAll("<|channel|>", ", "), NAME), ...this.#facts(start, end, by)].filter(Boolean).join(" · ");
@@ -80,7 +85,7 @@ export class Chat {
   /** The number of tokens, and what is recorded of their sampling, if they were sampled. */
   #facts(start, end, by) {
     const { of } = this;
-    const sampled = of.segments.filter((segment) => segment.kind === "response" && segment.end > start && segment.start < end);
+    const sampled = of.segmentsOf(start, end).filter((segment) => segment.kind === "response");
     const turns = sampled.map(({ turn }) => turn).filter((turn) => turn >= 0);
     const who = turns.length ? `sampled in ${turns.length > 1 ? "turns" : "turn"} ${turns.join(", ")}` : !sampled.length && by === "assistant" ? "given in the prompt" : null;
     const causes = sampled.map((segment) => causeOf(of, segment)).filter((cause) => cause && !GROWS.has(cause));

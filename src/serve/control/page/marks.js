@@ -2,7 +2,7 @@
 
 /**
  * Marks that begin a message: the role that the mark names, or the end of the role's name after it. Only one token of the vocabulary is
- * such a mark: a text that looks like one is text to the model, too.
+ * such a mark: a text that looks like one is text to the model, too. One that `isInner` may follow the mark of a list, of the same role.
  */
 const BEGINS = new Map([
   // ChatML and Phi 4, Gemma, MiniMax, Llama 3 and 4, Kimi, gpt-oss
@@ -14,14 +14,17 @@ const BEGINS = new Map([
   ["<|system|>", { role: "system" }], ["<|user|>", { role: "user" }], ["<|assistant|>", { role: "assistant" }], ["<|observation|>", { role: "observation" }],
   ["<｜User｜>", { role: "user" }], ["<｜Assistant｜>", { role: "assistant" }],
   ["[SYSTEM_PROMPT]", { role: "system" }], ["[AVAILABLE_TOOLS]", { role: "tool definitions" }], ["[INST]", { role: "user" }], ["[/INST]", { role: "assistant" }],
-  ["[TOOL_RESULTS]", { role: "tool" }],
+  ["[TOOL_RESULTS]", { role: "tool" }], ["<｜tool▁outputs▁begin｜>", { role: "tool" }], ["<｜tool▁output▁begin｜>", { role: "tool", isInner: true }],
 ]);
 
 /** Marks that end a message, also tokens. */
 const ENDS = new Set([
   "<|im_end|>", "<end_of_turn>", "[e~[", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|end|>", "<|return|>", "<|call|>", "<｜end▁of▁sentence｜>",
-  "</s>", "<|endoftext|>", "<|end_of_text|>", "[/SYSTEM_PROMPT]", "[/AVAILABLE_TOOLS]", "[/TOOL_RESULTS]",
+  "</s>", "<|endoftext|>", "<|end_of_text|>", "[/SYSTEM_PROMPT]", "[/AVAILABLE_TOOLS]",
 ]);
+
+/** Marks that end the message of a tool. The text after them is the assistant's. */
+const RESULT_ENDS = ["[/TOOL_RESULTS]", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁end｜>"];
 
 /** Marks of the beginning of a prompt. */
 const STARTS = new Set(["<|begin_of_text|>", "<bos>", "<s>", "[gMASK]", "<sop>", "<｜begin▁of▁sentence｜>", "]~!b["]);
@@ -44,7 +47,6 @@ const PARTS = [
   { name: "tool calls", by: "assistant", from: "<｜DSML｜tool_calls>", to: "</｜DSML｜tool_calls>" },
   { name: "tool calls", by: "assistant", from: "[TOOL_CALLS]", to: null }, { name: "tool call", by: "assistant", from: "<|python_tag|>", to: null },
   { name: "tool result", by: "user", from: "<tool_response>", to: "</tool_response>" },
-  { name: "tool results", by: "user", from: "<｜tool▁outputs▁begin｜>", to: "<｜tool▁outputs▁end｜>" },
   { name: "tool definitions", by: "system", from: "<tools>", to: "</tools>" }, { name: "tool definitions", by: "system", from: "<|tool|>", to: "<|/tool|>" },
 ];
 
@@ -60,13 +62,15 @@ export function roleAfter(text, from, until) {
 const escaped = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
 
 /**
- * All marks of a text in their order: `{index, mark, kind, ...}`, where `kind` is "begins", "ends", "opens" or "closes". `thinking` are the
- * texts of the tokens that begin and end thinking, if they are known.
+ * All marks of a text in their order: `{index, mark, kind, ...}`, where `kind` is "begins", "ends", "opens" or "closes". `next` is the
+ * role of the text after an end; null if that is outside of a message. `thinking` are the texts of the tokens that begin and end thinking, if
+ * they are known.
  */
 export function marks(text, thinking) {
   const parts = thinking ? [...PARTS, { name: "reasoning", by: "assistant", from: thinking[0], to: thinking[1] }] : PARTS;
   const known = new Map([...BEGINS].map(([mark, more]) => [mark, { kind: "begins", ...more }]));
-  for (const mark of ENDS) known.set(mark, { kind: "ends" });
+  for (const mark of ENDS) known.set(mark, { kind: "ends", next: null });
+  for (const mark of RESULT_ENDS) known.set(mark, { kind: "ends", next: "assistant" });
   for (const part of parts) {
     known.set(part.from, { kind: "opens", part });
     if (part.to) known.set(part.to, { kind: "closes" });

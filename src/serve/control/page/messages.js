@@ -73,7 +73,7 @@ class Reader {
       // a role is that of one token, never of a text that looks like it
       const isToken = first === last && this.starts[first] === mark.index && (this.starts[last + 1] ?? this.text.length) === end;
       if (mark.kind === "begins") headEnd = isToken ? this.#message(mark, end, first) : headEnd;
-      else if (mark.kind === "ends") isToken && this.found.at(-1).role !== null && this.begin(last + 1, last + 1, null, "outside of a message");
+      else if (mark.kind === "ends") isToken && this.#end(mark.next, first, last + 1);
       else if (mark.kind === "opens") this.#open(mark.part, first, last, isToken);
       else this.#close(mark.mark, first, last, isToken);
     }
@@ -82,7 +82,12 @@ class Reader {
   }
 
   /** Begins a message whose mark is the token `first`, if its role can be read. Returns the end of its heading in the text. */
-  #message({ role, until }, end, first) {
+  #message({ role, until, isInner }, end, first) {
+    const before = this.found.at(-1);
+    if (isInner && before.role === role && this.isBlank(before.body, first)) {
+      before.body = this.afterLineEnd(first + 1);
+      return end;
+    }
     if (role) {
       this.begin(first, this.afterLineEnd(first + 1), role);
       return end;
@@ -94,6 +99,16 @@ class Reader {
     if (this.text.slice(found.end, this.starts[body] ?? this.text.length).trim()) body--;
     this.begin(first, this.text[found.end - 1] === "\n" ? body : this.afterLineEnd(body), found.role);
     return found.end;
+  }
+
+  /** Ends a message whose end mark is the token `first`. The text after it has the role `next`, or is outside of a message. */
+  #end(next, first, after) {
+    const message = this.found.at(-1);
+    if (message.role === null) return;
+    // a mark after that of a tool's result ends the same message
+    if (message.isImplied && this.isBlank(message.body, first)) this.found.pop();
+    this.begin(after, after, next, next ? null : "outside of a message");
+    this.found.at(-1).isImplied = next !== null;
   }
 
   #open(part, first, last, isToken) {
@@ -112,7 +127,13 @@ class Reader {
     this.#add(part, last + 1, first);
   }
 
-  /** Adds blank rests to the message or part before them, and the marks of the beginning to the first message. */
+  /** Whether a message is only a rest of the one before: blank, or a role that ended a reply, as those of GLM do. */
+  #isRest({ start, body, end, role, isImplied }) {
+    if (role === null || isImplied) return this.isBlank(start, end);
+    return this.trajectory.isSampled(start) && this.isBlank(start + 1, end) && !this.trajectory.pictureAt(body);
+  }
+
+  /** Adds rests to the message or part before them, and the marks of the beginning to the first message. */
   #tidied() {
     const [first, second] = this.found;
     if (second && first.role === null && isStart(this.between(0, first.end))) {
@@ -124,7 +145,7 @@ class Reader {
     const messages = [];
     for (const message of this.found) {
       const before = messages.at(-1);
-      if (before && message.role === null && this.isBlank(message.start, message.end)) before.end = message.end;
+      if (before && this.#isRest(message)) before.end = message.end;
       else messages.push(message);
     }
     for (const { parts, end } of messages) {

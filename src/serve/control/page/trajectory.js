@@ -95,13 +95,24 @@ export class Trajectory {
 
   /** The segment that holds a token. */
   segmentOf(at) {
+    return this.segments[this.#segmentAt(at)];
+  }
+
+  /** The segments that hold the tokens from one to before another. */
+  segmentsOf(from, to) {
+    const found = [];
+    for (let at = this.#segmentAt(from); this.segments[at]?.start < to; at++) found.push(this.segments[at]);
+    return found;
+  }
+
+  #segmentAt(at) {
     let [low, high] = [0, this.segments.length - 1];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
       if (this.segments[middle].start <= at) low = middle;
       else high = middle - 1;
     }
-    return this.segments[low];
+    return low;
   }
 
   /** The pictures that lie in one segment and overlap no other: a damaged log can have any positions. */
