@@ -68,7 +68,25 @@ export async function phone() {
       await page.goBack();
       await closed();
       assert.equal(await page.evaluate(() => document.getElementById("tokens").scrollTop), scrolled, "Back does not read the path again");
-      await page.goBack();
+      // a link that is opened above the sheet, and Back to the path
+      const path = `#/${session}/${leaf}/${other}`;
+      const atPath = () => page.waitForFunction((hash) => location.hash === hash && history.state === null, path);
+      await page.tap(`#t${other}`);
+      await page.waitForSelector("#token-sheet", { state: "visible" });
+      await page.evaluate(() => { location.hash = "#/another/0"; });
+      await read(page, 14);
+      assert.ok(!await page.isVisible("#token-sheet"));
+      assert.ok((await page.evaluate(() => location.hash)).startsWith("#/another/0"), "the sheet does not undo the link");
+      await page.evaluate(() => history.back());
+      await atPath();
+      await read(page, all.token_ids.length);
+      // a reload closes the sheet
+      await page.tap(`#t${other}`);
+      await page.waitForSelector("#token-sheet", { state: "visible" });
+      await page.reload();
+      await atPath();
+      await read(page, all.token_ids.length);
+      await page.evaluate(() => history.back());
       await page.waitForFunction(() => location.hash.startsWith("#/another/0"));
       // on a wide screen the details are in their column
       await read(page, 14);

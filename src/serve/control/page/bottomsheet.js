@@ -8,9 +8,11 @@ const NARROW = matchMedia("(max-width: 800px)");
 const GAP = 12;
 
 export class BottomSheet {
-  /** `onBack` is called when the history is at the entry before that of the sheet. */
+  /** `onBack` is called when Back or a tap has closed the sheet, with the history at the entry before it. */
   constructor(onBack) {
     this.root = part("token-sheet");
+    /** The URL of the entry before that of the sheet. */
+    this.href = "";
     this.isOpen = false;
     this.isClosing = false;
     part("token-close").addEventListener("click", () => this.close());
@@ -22,17 +24,28 @@ export class BottomSheet {
       this.close();
     }, { capture: true });
     addEventListener("popstate", () => {
-      if (!(this.isOpen || this.isClosing) || history.state?.sheet) return;
+      if (history.state?.sheet) return this.#leave();
+      if (!this.isOpen && !this.isClosing) return;
       this.isClosing = false;
       this.hide();
-      onBack();
+      // a link to another address also closes the sheet
+      if (location.href === this.href) onBack();
     });
+    this.#leave();
+  }
+
+  /** Leaves the entry of a closed sheet, to which a reload or the history returned: on it, Back would do nothing. */
+  #leave() {
+    if (history.state?.sheet && !this.isOpen) history.back();
   }
 
   /** Opens the sheet if the screen is narrow, above which the element `token` stays visible. Back closes it, so it is an entry of the history. */
   open(token) {
     if (!NARROW.matches) return;
-    if (!this.isOpen) history.pushState({ sheet: true }, "", location.href);
+    if (!this.isOpen) {
+      this.href = location.href;
+      history.pushState({ sheet: true }, "", this.href);
+    }
     this.isOpen = true;
     this.root.classList.add("open");
     const hidden = () => token.getBoundingClientRect().bottom + GAP - this.root.getBoundingClientRect().top;
