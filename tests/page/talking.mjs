@@ -154,13 +154,23 @@ export async function chat() {
       await page.focus("#tokens");
       await page.keyboard.press("z");
       await page.waitForFunction((at) => !document.getElementById(`t${at}`), segment.start);
+      assert.match(await page.textContent("#status"), /^reasoning · .*, folded$/);
+      const active = () => page.getAttribute("#tokens", "aria-activedescendant");
+      const heading = await active();
+      const [selected, label] = await page.evaluate((id) => ["aria-selected", "aria-label"].map((name) => document.getElementById(id).getAttribute(name)), heading);
+      assert.equal(selected, "true", "the heading is chosen instead of what is folded");
+      assert.match(label, /^<think>, token \d+, prompt, folded$/);
       const skipped = async (key) => {
         await page.keyboard.press(key);
-        return Number((await page.getAttribute("#tokens", "aria-activedescendant")).slice(1));
+        return Number((await active()).slice(1));
       };
-      const after = await skipped("ArrowRight");
+      let after = 0;
+      for (let steps = 0; steps < 2 && after < segment.start; steps++) after = await skipped("ArrowRight");
       assert.ok(after > segment.start + 1, "arrows step over what is folded");
       assert.ok(await skipped("ArrowLeft") < segment.start, "also backwards");
+      await page.keyboard.press("z");
+      await page.waitForSelector(`#t${segment.start}`);
+      assert.match(await page.textContent("#status"), /^reasoning · .*, unfolded$/);
       // the link opens the same view, and the view as its tokens has everything
       const link = await page.evaluate(() => location.href);
       assert.ok(link.endsWith("?view=chat"), link);

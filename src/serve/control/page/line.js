@@ -3,6 +3,7 @@
 import { element } from "./element.js";
 import { captions } from "./pictures.js";
 import { shown, step } from "./scale.js";
+import { sectionAt } from "./sections.js";
 
 /** The name of a token in which no character begins. */
 const REST = "rest of a character";
@@ -15,14 +16,16 @@ export function classes(trajectory, at, shape) {
     trajectory.think[at] && "think", shape.kind !== "text" && shape.kind].filter(Boolean).join(" ");
 }
 
-/** The label of a token for screen readers. */
-export function labelOf({ trajectory, shapes }, at) {
+/** The label of a token for screen readers. That of a token in a heading says whether the section is folded: a listbox has no heading. */
+export function labelOf({ trajectory, shapes, layout }, at) {
   const picture = trajectory.pictureAt(at);
   if (picture) return `picture, ${captions(picture).join(", ")}`;
   const { rows, kind } = shapes.of(trajectory, at);
   const text = kind === "rest" ? REST : rows.flatMap((row) => row.pieces).map((piece) => piece.text).join("");
   const numbers = trajectory.isSampled(at) ? `entropy ${shown(trajectory.entropy[at])} nats, logprob ${shown(trajectory.logprobs[at])}` : "prompt";
-  return `${text.trim() || "space"}, token ${at + 1}, ${numbers}`;
+  const { body, isFolded } = sectionAt(layout.sections, at);
+  const state = isFolded === undefined || at >= body ? "" : isFolded ? ", folded" : ", unfolded";
+  return `${text.trim() || "space"}, token ${at + 1}, ${numbers}${state}`;
 }
 
 /** Creates a line of a sheet. */

@@ -94,17 +94,19 @@ export class Sheet {
     else if (at > 0) this.scrollTo({ at, isHead: false, pixels: 0 });
   }
 
-  /** Folds the section that has a token, or unfolds it. Returns its heading; null if it cannot be folded. */
+  /** Folds the section that has a token, or unfolds it. Returns its heading and new state; null if it cannot be folded. */
   fold(at) {
     const section = sectionAt(this.layout.sections, at);
     if (section.isFolded === undefined) return null;
     this.#fold(section);
-    return section.title();
+    return `${section.title()}, ${section.isFolded ? "unfolded" : "folded"}`;
   }
 
+  /** Folds or unfolds a section. A chosen token that is hidden then gives way to the first one of the heading. */
   #fold(section) {
     this.arrangement.fold(section, !section.isFolded);
     this.refresh();
+    if (this.chosen >= 0 && this.layout.hides(this.chosen)) this.choose(section.start);
   }
 
   /** The scroll position: the token at the top, whether its heading is there, and the pixels of both that are scrolled away. */
