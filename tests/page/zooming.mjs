@@ -11,6 +11,42 @@ const [PROMPT, SAMPLED] = [100, 50_000];
 /** The width of the curve in its own units, as in plot.js, and the milliseconds that a zoom may take. */
 const [LEFT, INNER, DEEP, TOP, SLOW] = [26, 272, 86, 6, 30];
 
+/** Whether the curve takes turns of the wheel: their deltas, and whether Ctrl is held. */
+const taken = (page, turns) => page.evaluate((all) => all.map(([deltaY, ctrlKey]) => {
+  const root = document.getElementById("along");
+  const event = new WheelEvent("wheel", { deltaY, ctrlKey, clientX: root.getBoundingClientRect().left + 150, bubbles: true, cancelable: true });
+  return !root.dispatchEvent(event);
+}), turns);
+
+/** A drag over the curve of a running sequence goes on when tokens are added. */
+async function dragged(tap) {
+  const { page, context } = await opened(tap.control, { at: "/#/nothing/0", expected: (text) => text.includes("404") });
+  await page.waitForFunction(() => document.querySelector("#tokens .empty")?.textContent.includes("nothing"));
+  await page.evaluate(async () => {
+    const [{ Curve }, { Trajectory }] = await Promise.all([import("/page/along.js"), import("/page/trajectory.js")]);
+    const [curve, running] = [new Curve(() => {}), Trajectory.running("s", "r", 0)];
+    window.grow = () => {
+      running.append(null, Array.from({ length: 500 }, (_, at) => (at % 7) / 7));
+      curve.show(running, running.survey());
+    };
+    window.grow();
+  });
+  const { x, y, width } = await page.locator("#along svg").boundingBox();
+  const place = (share) => [x + ((LEFT + share * INNER) / 300) * width, y + 20];
+  const span = () => page.evaluate(() => Number(document.querySelector("#along .span").getAttribute("width")));
+  await page.mouse.move(...place(0.2));
+  await page.mouse.down();
+  await page.mouse.move(...place(0.5), { steps: 3 });
+  const before = await span();
+  assert.ok(before > 0.2 * INNER);
+  await page.evaluate(() => window.grow());
+  assert.equal(await span(), before, "new tokens leave the drag as it is");
+  await page.mouse.move(...place(0.6));
+  await page.mouse.up();
+  assert.match(await page.textContent("#along-legend"), /^Sampled tokens (19|20)\d to (59|60)\d of 1,000/);
+  await context.close();
+}
+
 export async function zoom() {
   const scripted = await engine();
   const tap = await start("serve", ["--upstream", scripted.url, "--vocab-size", String(VOCABULARY), "--top-logprobs", "8"]);
@@ -18,6 +54,7 @@ export async function zoom() {
     await generate(tap, "long", { input_ids: Array.from({ length: PROMPT }, (_, at) => 1 + at), sampling_params: { max_new_tokens: SAMPLED } });
     const { entropy } = await ask(tap, `/v1/sessions/long/paths/0?from=${PROMPT}&limit=100000`);
     assert.equal(entropy.length, SAMPLED);
+    await generate(tap, "short", { input_ids: [1, 2], sampling_params: { max_new_tokens: 38 } });
     const times = [];
     for (const theme of ["light", "dark"]) {
       const { page, context, faults } = await opened(tap.control, { at: "/#/long/0", theme });
@@ -118,14 +155,24 @@ export async function zoom() {
       await page.keyboard.press("+");
       await page.click("#along-whole");
       assert.equal(await size(), SAMPLED);
+      // what the curve cannot show is left to the browser
+      assert.deepEqual(await taken(page, [[100, false], [-100, true], [-100, false], [100, true], [100, false]]), [false, false, true, false, true]);
+      // another path has no mark of this one
+      await page.focus("#tokens");
+      await page.keyboard.press("End");
+      assert.notEqual(await page.getAttribute("#along .at", "d"), "");
+      await page.evaluate(() => { location.hash = "#/short/0"; });
+      await read(page, 40);
+      assert.equal(await page.getAttribute("#along .at", "d"), "", "no token of the other path is chosen");
       assert.deepEqual(faults, []);
       await context.close();
     }
+    await dragged(tap);
     times.sort((a, b) => a - b);
     const middle = times[Math.floor(times.length / 2)];
     // some may be slow because of other processes on the machine
     assert.ok(middle < SLOW, `a zoom takes ${times} ms`);
-    return `50,000 tokens: means and values of /v1, wheel, drag, keys, double click; a zoom ${middle.toFixed(1)} ms (most ${times.at(-1).toFixed(1)})`;
+    return `50,000 tokens: means and values of /v1, wheel, drag, keys, double click; a drag while tokens are added; a zoom ${middle.toFixed(1)} ms (most ${times.at(-1).toFixed(1)})`;
   } finally {
     await tap.stop();
     await scripted.stop();

@@ -93,14 +93,15 @@ export class Curve {
     this.onPick = onPick;
     const { root } = this;
     root.addEventListener("wheel", (event) => {
-      if (!this.trajectory || !event.deltaY) return;
+      // the browser zooms the page with Ctrl, and scrolls it if the curve cannot show more
+      if (!this.trajectory || !event.deltaY || event.ctrlKey || (event.deltaY > 0 && this.#view === null)) return;
       event.preventDefault();
       this.zoom(event.deltaY < 0 ? 1 / WHEEL : WHEEL, this.#share(event));
     }, { passive: false });
     root.addEventListener("pointerdown", (event) => this.trajectory && event.button === 0 && this.#begin(event));
     root.addEventListener("pointermove", (event) => this.#move(event));
     root.addEventListener("pointerup", (event) => this.#end(event));
-    root.addEventListener("pointercancel", () => this.#draw());
+    root.addEventListener("pointercancel", () => this.#stop());
     root.addEventListener("pointerleave", () => this.#read(null));
     root.addEventListener("dblclick", () => this.whole());
     part("along-whole").addEventListener("click", () => this.whole());
@@ -108,7 +109,11 @@ export class Curve {
 
   /** Shows a path, or the tokens that were added to it. */
   show(trajectory, survey) {
-    if (trajectory !== this.trajectory) this.#view = null;
+    if (trajectory !== this.trajectory) {
+      this.#view = null;
+      this.#drag = null;
+      this.#chosen = -1;
+    }
     Object.assign(this, { trajectory, survey });
     this.#draw();
   }
@@ -145,14 +150,20 @@ export class Curve {
   /** Shows all tokens. */
   whole() {
     this.#view = null;
-    if (this.trajectory) this.#draw();
+    this.#stop();
   }
 
   #show(from, size) {
     const { length } = this.survey.sampled;
     const first = Math.max(0, Math.min(from, length - size));
     this.#view = size < length ? [first, first + size] : null;
-    this.#draw();
+    this.#stop();
+  }
+
+  /** Ends a drag without a zoom. */
+  #stop() {
+    this.#drag = null;
+    if (this.trajectory) this.#draw();
   }
 
   /** Marks the chosen token, and moves the view to it. */
@@ -190,12 +201,12 @@ export class Curve {
   }
 
   #draw() {
-    this.#drag = null;
     this.root.replaceChildren(along(this.trajectory, this.survey, this.view));
     part("along-legend").textContent = legendOf(this.view, this.survey.sampled.length);
     part("along-whole").hidden = this.#view === null;
     this.#read(this.#pointer);
     this.#mark();
+    this.#span();
   }
 
   /** The place of a pointer as a share of the width. */
@@ -205,7 +216,8 @@ export class Curve {
   }
 
   #begin(event) {
-    this.#drag = { share: this.#share(event), clientX: event.clientX };
+    const share = this.#share(event);
+    this.#drag = { share, to: share, clientX: event.clientX };
     this.root.setPointerCapture(event.pointerId);
   }
 
@@ -214,7 +226,14 @@ export class Curve {
     const share = this.#share(event);
     this.#read(share);
     if (!this.#drag) return;
-    const [low, high] = [Math.min(share, this.#drag.share), Math.max(share, this.#drag.share)];
+    this.#drag.to = share;
+    this.#span();
+  }
+
+  /** Shows what a drag covers. */
+  #span() {
+    if (!this.#drag) return;
+    const [low, high] = [this.#drag.share, this.#drag.to].sort((a, b) => a - b);
     const span = this.root.querySelector(".span");
     span.setAttribute("x", LEFT + low * INNER);
     span.setAttribute("width", (high - low) * INNER);
