@@ -49,8 +49,9 @@ const shown = (value, digits = 3) => (value !== 0 && Math.abs(value) < 10 ** -di
 const percent = (share) => `${shown(100 * share, 1)} %`;
 const band = (one, digits) => (one === null ? "–" : `${shown(one.mean, digits)} (${shown(one.p10, digits)} to ${shown(one.p90, digits)})`);
 
-/** The numbers beside the curves that a step of `/v1/steps` should have. */
-const expected = (step) => ({
+/** The numbers beside the curves that one of the steps of `/v1/steps` should have. Steps without thinking have no curves of its parts. */
+const expected = (step, steps) => ({
+  ...(steps.some((one) => one.thinking_entropy !== null) && { thinking: band(step.thinking_entropy), answers: band(step.answer_entropy) }),
   entropy: band(step.entropy), reward: band(step.reward), length: band(step.length, 1), truncated: percent(step.truncated_share), faults: percent(step.fault_share),
   "one-reward": step.groups.count ? percent(step.groups.one_reward / step.groups.count) : "–",
 });
@@ -187,12 +188,13 @@ async function exports(page, tap) {
 export async function run() {
   const tap = await demo();
   try {
-    const prompts = await Promise.all(["The lamp", "The sea", "The house", "The road"].map((text) => ids(tap, text)));
+    const prompts = await Promise.all(["The lamp", "The sea", "The house", "The road<think>\n"].map((text) => ids(tap, text)));
     const all = Array.from({ length: STEPS * EACH }, (_, one) => [1 + Math.floor(one / EACH), one % EACH]);
     await parallel(all, ([step, one]) => sample(tap, prompts, step, one));
     for (let one = 0; one < OTHERS; one++) await generate(tap, `other-${one}`, { input_ids: prompts[0], session_tags: { task: "none" }, sampling_params: { max_new_tokens: 5 } });
     const { steps } = await ask(tap, "/v1/steps");
     assert.equal(steps.length, STEPS);
+    assert.ok(steps.every((one) => one.thinking_entropy !== null), "the last prompt makes the model think");
     assert.ok(steps[0].groups.one_reward >= 1 && steps[0].reward.count < steps[0].sessions);
     const firsts = [];
     for (const theme of ["light", "dark", "light", "dark", "light"]) {
@@ -200,7 +202,7 @@ export async function run() {
       await page.waitForFunction(() => window.firstPainted !== undefined);
       firsts.push(await page.evaluate(() => window.firstPainted));
       assert.equal(await page.evaluate(() => location.hash), "#run", "the run is the first screen");
-      assert.deepEqual(await numbers(page), expected(steps.at(-1)), "the curves show the last step");
+      assert.deepEqual(await numbers(page), expected(steps.at(-1), steps), "the curves show the last step");
       if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `page-run-${theme}.png`) });
       assert.deepEqual(faults, []);
       await context.close();
@@ -217,7 +219,7 @@ export async function run() {
     await at(page, "#run/3");
     assert.equal(await equals(page, tap, "sort=-created_ms&where=step%3D3"), EACH);
     await page.mouse.move(5, 5);
-    assert.deepEqual(await numbers(page), expected(steps[2]));
+    assert.deepEqual(await numbers(page), expected(steps[2], steps));
     assert.equal(await page.inputValue("#run-step"), "=3");
     // sorted by the server, both ways, sessions without a reward last
     await page.click("#run-by-reward");
@@ -275,7 +277,9 @@ export async function run() {
     const where = encodeURIComponent("reward>=0.5,task=sea");
     await page.waitForFunction((wanted) => new URLSearchParams(location.hash.split("?")[1]).get("where") === wanted, "reward>=0.5,task=sea");
     await equals(page, tap, `sort=reward&where=${where}`);
-    assert.deepEqual(await numbers(page), expected((await ask(tap, `/v1/steps?where=${where}`)).steps.at(-1)));
+    const { steps: some } = await ask(tap, `/v1/steps?where=${where}`);
+    assert.ok(some.every((one) => one.thinking_entropy === null && one.answer_entropy !== null));
+    assert.deepEqual(await numbers(page), expected(some.at(-1), some), "no curves of thinking and of answers without thinking");
     await page.selectOption("#run-step", "=2");
     await equals(page, tap, `sort=reward&where=${where},step%3D2`);
     await page.click("#run-command");
@@ -290,11 +294,13 @@ export async function run() {
     await page.evaluate(() => { location.hash = "#run?where=task%3Dnone"; });
     await equals(page, tap, "sort=-created_ms&where=task%3Dnone");
     assert.equal(await page.textContent("#run-by"), "Policy");
-    assert.deepEqual(await numbers(page), Object.fromEntries(Object.entries(expected((await ask(tap, "/v1/steps?by=policy&where=task%3Dnone")).steps[0])).filter(([name]) => !["reward", "one-reward"].includes(name))));
+    const [policy] = (await ask(tap, "/v1/steps?by=policy&where=task%3Dnone")).steps;
+    assert.deepEqual(await numbers(page), Object.fromEntries(Object.entries(expected(policy, [policy])).filter(([name]) => !["reward", "one-reward"].includes(name))));
     // by another tag
     await page.evaluate(() => { location.hash = "#run/sea?by=task"; });
     await equals(page, tap, "sort=-created_ms&where=task%3Dsea");
-    assert.deepEqual(await numbers(page), expected((await ask(tap, "/v1/steps?by=task")).steps.find((one) => one.step === "sea")));
+    const { steps: tasks } = await ask(tap, "/v1/steps?by=task");
+    assert.deepEqual(await numbers(page), expected(tasks.find((one) => one.step === "sea"), tasks));
     await groups(page, tap);
     await highest(page, tap);
     await exports(page, tap);

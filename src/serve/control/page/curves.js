@@ -8,9 +8,14 @@ import { shown } from "./scale.js";
 const percent = (value) => `${shown(100 * value, 1)} %`;
 const rounded = (value) => shown(value, 1);
 
-/** The curves: their value at a step, the distribution around it, whether zero is always on the axis, and the format of a number. */
+/** Whether the tokens between think tokens have entropies in a step. */
+const thinks = (step) => step.thinking_entropy !== null;
+
+/** The curves: their value at a step, the distribution around it, whether zero is always on the axis, the format of a number, and which steps one of them needs. */
 export const CURVES = [
   { id: "entropy", title: "entropy, nats", mean: (step) => step.entropy?.mean, band: (step) => step.entropy, zero: true, text: shown },
+  { id: "thinking", title: "entropy of thinking, nats", mean: (step) => step.thinking_entropy?.mean, band: (step) => step.thinking_entropy, zero: true, text: shown },
+  { id: "answers", title: "entropy of answers, nats", mean: (step) => step.answer_entropy?.mean, band: (step) => step.answer_entropy, zero: true, text: shown, needs: thinks },
   { id: "reward", title: "reward", mean: (step) => step.reward?.mean, band: (step) => step.reward, text: (value) => shown(value).replace("-", "−") },
   { id: "length", title: "sampled tokens of a row", mean: (step) => step.length?.mean, band: (step) => step.length, zero: true, text: rounded },
   { id: "truncated", title: "rows that ended by length", mean: (step) => step.truncated_share, zero: true, text: percent },
@@ -41,11 +46,11 @@ function tick(value, text) {
 /** The place of the step with this index among `size` steps. */
 const place = (at, size) => LEFT + 5 + (size > 1 ? at / (size - 1) : 0.5) * (INNER - 10);
 
-/** A curve as a figure with a heading; null if no step has a value. `onPick` gets the index of a clicked step, `onPoint` that below the pointer, or -1. */
-export function curve({ id, title, mean, band, zero, text }, steps, { onPick, onPoint }) {
+/** A curve as a figure with a heading; null if no step has a value, or none that it needs. `onPick` gets the index of a clicked step, `onPoint` that below the pointer, or -1. */
+export function curve({ id, title, mean, band, zero, text, needs }, steps, { onPick, onPoint }) {
   const [means, bands] = [steps.map(mean), steps.map((step) => band?.(step) ?? null)];
   const values = [...means, ...bands.flatMap((one) => (one ? [one.p10, one.p90] : []))].filter(isKnown);
-  if (!values.length) return null;
+  if (!values.length || (needs && !steps.some(needs))) return null;
   const [low, high] = axis(values, zero);
   const x = (at) => place(at, steps.length).toFixed(1);
   const y = (value) => (TOP + DEEP * (1 - (value - low) / (high - low))).toFixed(1);
