@@ -50,6 +50,7 @@ for nodes in 1 2; do
   sbatch --wait --nodes=$nodes --output="$work/job$nodes" deploy/cluster/tokentap.sbatch python3 "$here/rank.py" >/dev/null || status=$?
   check "Slurm, $nodes node(s)" "$work/job$nodes" $nodes $status
 done
+if [[ $(scontrol show job 1) != *=cpu=2,mem=1000M,* ]]; then scontrol show job 1 >&2; echo "FAIL Slurm, not the CPUs and the memory of a whole node" >&2; exit 1; fi
 status=0
 FAIL_RANK=1 sbatch --wait --nodes=2 --output="$work/failed" deploy/cluster/tokentap.sbatch python3 "$here/rank.py" >/dev/null || status=$?
 if ((status == 0)) || [[ $(squeue -h) ]] || ! grep -q "task 1: Exited with exit code 3" "$work/failed"; then cat "$work/failed" >&2; echo "FAIL Slurm, a rank that fails: exit code $status" >&2; exit 1; fi
