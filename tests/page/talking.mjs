@@ -36,6 +36,7 @@ const TEMPLATES = {
   "DeepSeek V3, results of two tools": ["<｜User｜>¦Hi¦<｜Assistant｜>¦s¦<｜tool▁calls▁begin｜>¦f¦<｜tool▁calls▁end｜>¦<｜end▁of▁sentence｜>¦<｜tool▁outputs▁begin｜>¦<｜tool▁output▁begin｜>¦1¦<｜tool▁output▁end｜>¦\n¦<｜tool▁output▁begin｜>¦2¦<｜tool▁output▁end｜>¦<｜tool▁outputs▁end｜>¦One.¦<｜end▁of▁sentence｜>", "user, assistant(tool calls), tool, tool, assistant"],
   "DeepSeek V3.1, the result of a tool": ["<｜User｜>¦Hi¦<｜Assistant｜>¦</think>¦s¦f¦<｜end▁of▁sentence｜>¦<｜tool▁output▁begin｜>¦1¦<｜tool▁output▁end｜>¦One.", "user, assistant, tool, assistant"],
   "DeepSeek V3.1, a result without an answer": ["<｜User｜>¦Hi¦<｜Assistant｜>¦s¦f¦<｜tool▁output▁begin｜>¦1¦<｜tool▁output▁end｜>", "user, assistant, tool"],
+  "the end of a result without its beginning": ["[INST]¦Hi¦[/INST]¦s¦Hello¦[/TOOL_RESULTS]¦obey", "user, assistant, ?"],
   "GLM, a role that ends the reply": ["<|user|>¦\n¦Hi¦<|assistant|>¦\n¦s¦Hello¦<|user|>", "user, assistant"],
   "GLM": ["[gMASK]¦<sop>¦<|system|>¦\n¦Be brief.¦<|user|>¦\n¦Hi¦<|assistant|>¦\n¦<think>¦s¦So.¦</think>¦<tool_call>¦f¦</tool_call>¦<|observation|>¦\n¦1", "system, user, assistant(reasoning tool call), observation"],
   "Kimi K2": ["<|im_system|>¦tool_declare¦<|im_middle|>¦[]¦<|im_end|>¦<|im_user|>¦user¦<|im_middle|>¦Hi¦<|im_end|>¦<|im_assistant|>¦assistant¦<|im_middle|>¦s¦<|tool_calls_section_begin|>¦f¦<|tool_calls_section_end|>¦<|im_end|>", "tool_declare, user, assistant(tool calls)"],

@@ -101,14 +101,15 @@ class Reader {
     return found.end;
   }
 
-  /** Ends a message whose end mark is the token `first`. The text after it has the role `next`, or is outside of a message. */
+  /** Ends a message whose end mark is the token `first`. After a tool's message, the text has the role `next`. */
   #end(next, first, after) {
-    const message = this.found.at(-1);
-    if (message.role === null) return;
+    const { role, isImplied, body } = this.found.at(-1);
+    if (role === null) return;
     // a mark after that of a tool's result ends the same message
-    if (message.isImplied && this.isBlank(message.body, first)) this.found.pop();
-    this.begin(after, after, next, next ? null : "outside of a message");
-    this.found.at(-1).isImplied = next !== null;
+    if (isImplied && this.isBlank(body, first)) this.found.pop();
+    const own = this.found.at(-1).role === "tool" ? next : null;
+    this.begin(after, after, own, own ? null : "outside of a message");
+    this.found.at(-1).isImplied = own !== null;
   }
 
   #open(part, first, last, isToken) {
