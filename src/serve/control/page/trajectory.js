@@ -8,6 +8,17 @@ const RANGE = [4096, 32768];
 /** Replaces the id of a running sequence's token while it is not known. */
 export const UNKNOWN = 0xffff_ffff;
 
+/** The index of the segment that holds a token. */
+function segmentAt(segments, token) {
+  let [low, high] = [0, segments.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (segments[middle].start <= token) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
 /** A path that is partly loaded. Positions count tokens of the whole path. */
 export class Trajectory {
   constructor(head) {
@@ -95,24 +106,14 @@ export class Trajectory {
 
   /** The segment that holds a token. */
   segmentOf(at) {
-    return this.segments[this.#segmentAt(at)];
+    return this.segments[segmentAt(this.segments, at)];
   }
 
   /** The segments that hold the tokens from one to before another. */
   segmentsOf(from, to) {
     const found = [];
-    for (let at = this.#segmentAt(from); this.segments[at]?.start < to; at++) found.push(this.segments[at]);
+    for (let at = segmentAt(this.segments, from); this.segments[at]?.start < to; at++) found.push(this.segments[at]);
     return found;
-  }
-
-  #segmentAt(at) {
-    let [low, high] = [0, this.segments.length - 1];
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.segments[middle].start <= at) low = middle;
-      else high = middle - 1;
-    }
-    return low;
   }
 
   /** The pictures that lie in one segment and overlap no other: a damaged log can have any positions. */
