@@ -130,5 +130,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["supports"]:
         sys.exit(0)
     if sys.argv[1:2] == ["check"]:
-        sys.exit("\n".join(check(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))))
+        sys.exit("\n".join(check(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))) or None)
     preprocess()
