@@ -209,7 +209,7 @@ impl Condition {
         let text = std::str::from_utf8(&value).map_err(|_| invalid())?;
         if subject == Subject::Field(SessionField::Flags) && !TURN_FLAGS.contains(&text) {
             let names = TURN_FLAGS.join(", ");
-            return Err(InvalidConditions::new(format_args!("{text:?} is no flag of sessions, which are {names}")));
+            return Err(InvalidConditions::new(format_args!("{text:?} is not a flag: the flags are {names}")));
         }
         Ok(Self { subject, operator, number: finite(text), text: text.into() })
     }
@@ -325,7 +325,7 @@ mod tests {
             ("step=%ff", r#""step=%ff" is not a condition"#),
             (
                 "flags=odd",
-                r#""odd" is no flag of sessions, which are policy_uncertain, extends_length, context_retokenised, foreign_assistant_text, inserted_end_of_turn"#,
+                r#""odd" is not a flag: the flags are policy_uncertain, extends_length, context_retokenised, foreign_assistant_text, inserted_end_of_turn"#,
             ),
             (&many, "there are more than 32 conditions"),
         ] {

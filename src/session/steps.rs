@@ -221,7 +221,8 @@ impl StepKey {
 
 impl Sessions {
     /// The steps of the sessions in memory that meet the conditions, in the order of their names. Sessions without the tag, or without a turn,
-    /// are in none. `None` if there are more than [`MOST_STEPS`]. Blocks for about a microsecond for each session in memory.
+    /// are in none. `None` if there are more than [`MOST_STEPS`]. Blocks for about a microsecond for each session in memory, and once for each turn
+    /// whose thinking was not read before.
     #[must_use]
     pub fn steps(&self, query: &StepQuery) -> Option<StepList> {
         let (mut steps, mut numbers) = (Vec::new(), HashMap::new());
