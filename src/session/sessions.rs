@@ -90,7 +90,9 @@ impl Sessions {
     /// All sessions in memory, in the order of their creation.
     #[must_use]
     pub fn in_memory(&self) -> Vec<Arc<Session>> {
-        self.memory().page(0, usize::MAX).into_iter().map(|(_, session)| session).collect()
+        let mut sessions = Vec::new();
+        self.memory().for_each(|session| sessions.push(session));
+        sessions
     }
 
     /// The numbers of sessions and bytes in memory.

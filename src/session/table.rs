@@ -146,7 +146,6 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-
     use serde_json::json;
 
     use super::*;
