@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The site of docs/: a preprocessor of mdBook, and a check of what it wrote.
 
 site.py supports RENDERER      (mdBook asks this) yes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replays sessions of an agent through tokentap and a canned engine, and directly to the engine with prompts that are already tokens.
 //!
 //! `cargo bench --bench agents` replays 48 sessions of 40 turns, `-- full` 391, `-- sessions=N turns=N clients=N` others. Each turn is a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The speed of the archive: finished paths of a store, encoded as Parquet files of up to 64 MiB of turns and stored in a folder or in memory.
 //!
 //! `cargo bench --bench archive`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of a chat before it reaches the engine, at the last turn of a long conversation, compared with rendering everything again.
 //!
 //! `cargo bench --bench chat`. With TOKENIZER=FOLDER a model's own tokenizer and template (tests/templates fetches Qwen3's), else those

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts what a request costs tokentap: allocations, bytes allocated, and system calls of its thread.
 //!
 //! `cargo bench --bench costs`. System calls are counted with strace, if it is installed. `tests/costs.rs` limits the allocations.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rows of logits on a GPU, compared with its read rate and its bus in the same run: `make bench-gpu`.
 //!
 //! Numbers of rows may follow (`cargo bench --bench device -- 64 104 1024 8192`, which is the default). Each number that the device returns

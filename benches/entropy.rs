@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Nanoseconds for each token, by kind of lanes, row width and statistics.
 
 #![allow(clippy::print_stdout, reason = "a bench reports to its terminal")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time to the first event with sampled text: native, chat, Messages and Responses, of prompts of the same length, in turn.
 //!
 //! `cargo bench --bench first_event`. A time begins with the last byte of the request. The events before the one with text arrive no later.

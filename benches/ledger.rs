@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of shared sessions: latency and CPU that a turn takes with and without a ledger, bytes in Valkey, and appends a second of one
 //! primary. Starts a Valkey on loopback, with and without a replica.
 //!

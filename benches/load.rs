@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory and service of tokentap under load and attack. tokentap is a separate process; the engine and the clients run in this one.
 //!
 //! `cargo bench --bench load -- NAME [NUMBER]`: `idle` (connections), `streams` (at once), `control` (requests of h2load), `slow`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory at rest, after a burst and while requests are read and encoded, the first event of a long prompt, and how often threads wait for
 //! each other.
 //!

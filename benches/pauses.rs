@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pauses with a full store, compared with an empty one, and the time of a restart.
 //!
 //! `cargo bench --bench pauses` runs all parts, `-- NAME` one of them: `operations` (CPU time of single operations of the store),

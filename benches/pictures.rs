@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The memory of tokentap while agents send screenshots: sessions of 20 turns, each with a new picture of 300 KB after all earlier ones,
 //! under `--session-bytes 1GiB`. The sessions have 6 GB of pictures together. Checks that the memory stays below 1.5 times the limit, and
 //! that each row that is exported has all its pictures, byte for byte.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Times tokentap between a load generator and a canned engine, compared with nginx and with no proxy, in one interleaved run.
 //!
 //! `cargo bench --bench proxy` measures everything, `-- quick` a few cells, `-- TEXT...` the workloads whose names hold one of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Microseconds for a row of 151,936 logits, by kind of lanes and storage type, compared with the read rate of the same core and with
 //! NumPy: `cargo bench --bench rows`.
 

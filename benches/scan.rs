@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Times the scanner on lists like SGLang's, and on prompts of ids, against copying the same bytes: `cargo bench --bench scan`.
 #![allow(
     clippy::print_stdout,

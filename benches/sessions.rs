@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of sessions: bytes for each small session and for each token in memory, the time of the table and of the steps of 200,000 sessions, and
 //! the time to export a thousand of them as a batch for verl.
 //!

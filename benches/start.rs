@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time from the start of the process to its first reply, the memory of an idle process, and the size of the binary.
 //!
 //! `cargo bench --bench start`. `TOKENTAP=PATH` measures another tokentap binary, such as that of a wheel.

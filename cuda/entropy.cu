@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entropy of whole rows of logits.
 //
 // Compiled after load.cu, as one program. The host mirrors the structs and finishes the rows in float64.

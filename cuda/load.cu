@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Declarations and loads that the programs of this directory share: compiled ahead of each of them.
 //
 // It has no include, so that NVRTC needs no toolkit, and so that tests/cuda/shim.h, which has its own definitions, can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles cuda/*.cu to cuda/*.ptx, or with --check compares them byte for byte.
 
 The compiler is the NVRTC of the wheel nvidia-cuda-nvrtc-cu12==12.0.140: its PTX (ISA 8.0) works with every driver

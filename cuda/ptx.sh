@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs ptx.py with its arguments and the compiler of a Python wheel (23 MB, in a temporary environment): ptx.sh [--check]
 # VENV names a virtual environment to use and keep instead.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads memory as the kernels of entropy.cu do and computes almost nothing: the reference for their speed.
 DEVICE unsigned words(uint4 v) { return v.x + v.y + v.z + v.w; }
 

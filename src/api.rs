@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The APIs that agents speak, one folder each.
 //!
 //! An API decodes a request, plans its generation, and encodes the events of the reply. Sessions, retries, recording, aborts, admission and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The composition root: binds the ports, builds the proxy, spawns its tasks and drains. No other file depends on all parts.
 
 mod apis;

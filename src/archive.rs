@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The archive of finished paths: Parquet files and manifests in object storage or in a folder.
 //!
 //! A *chain* is the sequence of manifests of one partition of a source. Each manifest names the position after which its range begins, and

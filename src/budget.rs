@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The bytes of requests and replies that are held whole, and of the work on requests, of all of them together.
 //!
 //! A body is counted for as long as its bytes are in memory, also while they wait for a client that reads slowly. What parsing, rendering and

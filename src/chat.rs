@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts conversations to token ids, and sampled token ids to messages.
 //!
 //! This module does not depend on an API. An API decodes its requests to a [`Conversation`], and encodes the messages that are parsed here.

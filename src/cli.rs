@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The commands of the binary, one file for each, and the setup of logging.
 
 pub mod archive;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Token columns: data of the tokens of a turn beyond their ids, logprobs and entropies, and the table of those that tokentap records.
 
 mod payload;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every setting once: flag, environment variable, default and one line of help.
 //!
 //! Order of precedence: flag, environment (`TOKENTAP_` and the flag's name), the TOML file of `--config`, default.

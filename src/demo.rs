@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The embedded demo engine: a small language model that serves SGLang's HTTP API.
 //!
 //! [`Engine::distribution`] returns its exact distribution at every position, so tests compare the results that tokentap computes from top

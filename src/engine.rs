@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engines: every key and rule of a product, and the connections to its servers.
 //!
 //! Above this module are plain types: [`plan`], [`events`] and [`capabilities`]; [`engines`] sends aborts. [`product`] chooses between

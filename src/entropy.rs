@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Entropy of the policy at each token, in nats, from the token's top-k logprobs or its whole row of logits.
 //!
 //! A top-k slice does not determine the entropy of the full distribution, so a token gets four

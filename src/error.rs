@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The errors with which tokentap answers requests. [`Error::status`] alone decides their HTTP statuses; gRPC derives its codes from these.
 
 use http::{HeaderValue, Response, StatusCode, header, response};

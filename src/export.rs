@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exports paths in the file formats of trainers.
 
 use std::sync::Arc;

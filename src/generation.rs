@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The generation pipeline: checks and plans a request through the product of its engine, sends it, measures and records the reply, and
 //! removes what the request did not ask for.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pictures of prompts: their bytes, which are never interpreted, and the digests that identify them.
 
 mod recent;

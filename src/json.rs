@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! JSON parsing and editing that keeps the exact bytes of unchanged members.
 //!
 //! Only [`Value`] builds a tree. [`Cursor`] reads the text once, [`Object`] stores the positions of the members of one level, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! tokentap: a sidecar for SGLang.
 //!
 //! Agents send their requests to tokentap instead of SGLang. They get the replies of SGLang, plus the entropy of the policy at every

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole rows of logits: read from safetensors or shared memory, batched, and measured on the CPU or a GPU.
 
 #[cfg(feature = "cuda")]

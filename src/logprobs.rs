@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ragged rows of top-k logprobs: one row per token, one value per reported alternative.
 //!
 //! Values and row ends are in two flat vectors, so a batch needs two allocations, which [`Rows::clear`] keeps. A kernel can read all values

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Work that would block a runtime thread: parsing and comparing long bodies, and calls of the control port about many sessions or turns.
 
 use std::num::NonZero;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entry point: sets up the allocator and runs the command. Everything else is in the library, which is compiled in parallel.
 
 use std::alloc::{GlobalAlloc, Layout};

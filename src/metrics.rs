@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table of all metrics, and their typed handles.
 //!
 //! Labels have few values: endpoints come from a table of routes, models from the probe. No request, session or user is a label.

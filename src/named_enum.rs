@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Enums whose variants have names in replies, exports, logs and metrics.
 
 /// Declares an enum whose variants have names: `ALL`, `name()`, and serde by name, or by place in a format without names (the log).

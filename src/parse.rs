@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Strict parsers of generated text: separate reasoning, content and tool calls.
 //!
 //! A [`Grammar`] has the format of calls and the markers of thinking. [`Grammar::parse`] parses a whole text, and [`Grammar::stream`]

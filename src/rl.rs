@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Computes advantages of groups of trajectories (GRPO), optionally shaped by the entropy of the sampled tokens (EGPO), and statistics of the
 //! thinking.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ports. Each port is one stack of layers around its routes.
 //!
 //! A request, over HTTP or gRPC, passes the layers from the top:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Trajectories: all prompt and response tokens, as sessions of turns.
 //!
 //! A *turn* is one sampled response with the part of its prompt that is new. Turns form a *forest*: a call attaches to the deepest turn

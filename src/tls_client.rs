@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The TLS of clients, from PEM files: for the shared ledger and for commands that call a control port.
 //!
 //! The CAs of the system are never used, because servers and CAs belong to the operator.

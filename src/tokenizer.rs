@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes text to token ids and decodes ids to text, with the files of a Hugging Face tokenizer.
 
 mod content;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs the commands of README.md and docs/, and compares what they print with what the pages show.
 //!
 //! A fenced block named `console` holds commands, each after `$ `, and their output. Every page has a fresh `tokentap demo`, with the flags

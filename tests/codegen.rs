@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the generated code with the `.proto`. `UPDATE=1 cargo test --test codegen` writes the code again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]

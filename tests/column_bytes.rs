@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures the bytes that token columns take: in memory by the allocator, and the files of the log and of the archive.
 //!
 //! `cargo test --test column_bytes -- --nocapture` prints them. docs/reference/token-columns.md has the table.

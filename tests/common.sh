@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Functions of the scripts tests/*/run.sh, which source this file.
 
 # Prints the path of the binary: TOKENTAP, else target/release/tokentap, else target/debug/tokentap. Fails without a binary.

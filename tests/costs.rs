@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits what a request allocates. `cargo bench --bench costs` prints the numbers.
 //!
 //! A limit is at most 3 % above the number that was measured. Counts do not depend on the speed of the machine. If a change needs more

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs the properties of the fuzz targets on their seeds, which include inputs that once failed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its files has failed")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks the module dependencies: which module may import which, and which files may use an external crate, contain `unsafe` code or read
 //! the wall clock.
 

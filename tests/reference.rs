@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pages under docs/reference that are generated from the code; `UPDATE=1 cargo test --test reference` writes them.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chat templates and tokenizers of models, compared with the results of Hugging Face's transformers; `tests/templates/README.md`
 //! describes the records.
 

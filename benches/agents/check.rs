@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks what tokentap recorded: all turns of a session are on one path, with the sampled tokens.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The canned engine: a separate process that answers each turn with one of a few replies that call a tool.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replays sessions: each client runs one session after the other, and sends the next turn after the reply to the previous one.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The texts of the sessions: the system prompt, the tools, the replies of the engine and the results of the tools.
 
 use std::path::Path;

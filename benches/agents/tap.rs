@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tokentap in a separate process, pinned to a core.
 
 use std::net::TcpListener;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts the user instructions of a request with callgrind: tokentap in its own process, and nginx for comparison.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts what tokentap allocates for a request: a tokentap and a canned engine in this process, each with its own thread.
 //!
 //! Allocations are counted on the threads of tokentap's runtime only, so the engine and the client have no effect.

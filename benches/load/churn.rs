@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An agent of the soak: conversations that end, and replies that are read, abandoned, truncated, refused and retried.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! h2load on the control port.
 
 use std::process::Command;

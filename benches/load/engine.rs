@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A canned engine in this process: the replies of the proxy benchmark, streams with a timestamp in each event, and large bodies.
 
 use std::net::SocketAddr;

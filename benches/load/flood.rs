@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Large requests and replies of many concurrent clients: the peak of memory, and which requests are refused.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Idle connections: the cost of each, service of other clients, release of their resources, and connections beyond the limit.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The demo engine with faults: the request header `x-fault` makes it answer with a status, or reset the connection after some events.
 
 use std::convert::Infallible;

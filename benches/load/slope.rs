@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects growth: a straight line through means, with its confidence interval.
 
 /// A slope per hour, and half of its 95 % interval.

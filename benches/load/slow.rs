@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! slowhttptest, and very slow readers of streams: service of other clients, cost, and when connections are closed.
 
 use std::process::{Command, Stdio};

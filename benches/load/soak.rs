@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The soak test: agents connect and disconnect for a long time; memory and descriptors must not grow.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrent streams: each must be complete, in order and measured; prints the latency that tokentap adds to events.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The system's TCP counters, which distinguish requests lost by the system from those lost by tokentap.
 
 use std::collections::BTreeMap;

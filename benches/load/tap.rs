@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tokentap in a separate process, with the system's and its own measurements.
 
 use std::net::{Ipv4Addr, SocketAddr};

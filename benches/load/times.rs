@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measured times, and a client that measures them during a load.
 
 use std::net::SocketAddr;

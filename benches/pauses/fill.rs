@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The content of a full store: many short sessions, one session with many turns, and one with many samples of a prompt.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The CPU time of single operations on a full store.
 
 use std::hint::black_box;

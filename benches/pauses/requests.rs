@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The latency of requests to a server with an empty store and to one with a full store.
 
 use std::net::SocketAddr;

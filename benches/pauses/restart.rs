@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time to restore a store from its log, compared with reading and keeping the same bytes.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measured times and their quantiles.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The APIs through which tokens are requested, and a client's connection for each.
 
 use std::io::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The replies of the canned engine, written once by the demo engine's encoder from random but plausible numbers.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks the replies before they are timed.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One keep-alive HTTP/1.1 connection that reads replies without storing them.
 
 use std::io::{Error, ErrorKind, Result};

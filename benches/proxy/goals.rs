@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The goals, and whether the numbers meet them.
 
 use crate::report::digits;

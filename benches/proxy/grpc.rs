@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One HTTP/2 connection for calls of `Generate` that reads replies without storing them, and the framing of their messages.
 
 use std::io::{Error, Result};

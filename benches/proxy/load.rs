@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Closed loops: each connection sends its next request after its reply.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Child processes, each pinned to a core, ended when dropped.
 
 use std::process::{Child, Command, Stdio};

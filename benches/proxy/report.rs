@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tables.
 
 use crate::run::{Cell, Extent, Measured, Sample};

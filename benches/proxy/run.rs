@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The run: every cell in every round; the targets of a cell run directly after each other, in another order each time.
 
 use std::collections::BTreeMap;

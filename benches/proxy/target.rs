@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The proxy between load and engine: none, nginx or tokentap.
 
 use std::io::{BufRead as _, BufReader};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The canned engine: a separate process that answers with little CPU, on two ports with different capabilities.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CPU and memory used by processes and cores.
 #![expect(unsafe_code, reason = "the clock of another process is read with a call of libc")]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The requests and the numbers of connections.
 
 use std::time::Duration;

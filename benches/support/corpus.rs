@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Text for the messages of chats.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! nginx as a proxy before the engine.
 
 use std::path::Path;

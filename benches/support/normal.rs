@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Normally distributed numbers, equal in every run.
 
 /// Returns numbers with a standard deviation of 1.

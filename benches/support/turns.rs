@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Turns for benches: tokens as frequent as in text, and random numbers.
 
 use tokentap::session::{Draft, Span, TurnMetadata};

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the two Dockerfiles and docker-compose.yml, without pulling an image.
 
 It does not check that the images exist and that a build succeeds. Instead it checks that the build context has the files

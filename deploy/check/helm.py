@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/helm/tokentap: lints the chart, compares what it renders with what kustomize builds, and validates it.
 
 helm.py HELM. Objects are compared by value, with the order of lists. A kustomization with the labels and the name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/kubernetes: builds everything, validates it for each supported Kubernetes, and checks rules that are in no schema.
 
 Custom resources have no schema in kubernetes-validate. Those of the Prometheus operator are parsed strictly by models

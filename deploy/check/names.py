@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the references in a build: Services select their pods, trainers reach the control port, and policies admit agents.
 
 A small model of label selectors and of NetworkPolicies, enough for what deploy/kubernetes uses.

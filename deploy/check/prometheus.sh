@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Prints the folder of prometheus and promtool: the one on the PATH, else Debian's package, unpacked once into a folder. That needs Debian's
 # mirrors, and root only if the package list is outdated. Prints the version on stderr and fails if it is too old for the rules.
 #   prometheus.sh FOLDER [PROGRAM...]   PROGRAM: a required program (promtool)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Writes the rules as an object of the Prometheus operator. kustomize cannot do it: it reads no file outside of its folder and does not
 # convert plain files to objects.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks every query of the rules and of the dashboard: it parses, and its metrics and labels exist.
 
 tokentap's metrics and labels are those of docs/reference/metrics.md, which is generated from the code. SGLang's are

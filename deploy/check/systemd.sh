@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # deploy/systemd/tokentap.service: systemd accepts it, and its exposure is at most 1.5 of 10. Needs the programs of systemd 250 or newer, not a
 # running systemd; passes without them, and says so.
 #   systemd.sh TOKENTAP

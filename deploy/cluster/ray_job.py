@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job of Ray on one node or several: an engine and tokentap on each, and a rank of a trainer on each.
 
     MODEL=/models/Qwen3-8B python deploy/cluster/ray_job.py --nodes 4 --engine-gpus 4 --rank-gpus 4 -- python train.py

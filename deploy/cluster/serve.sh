@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs an engine and tokentap on this node, until its input ends, or one of them does. tokentap.sbatch and ray_job.py start it on each node.
 #   MODEL         the model of SGLang
 #   SGLANG_ARGS   more arguments of SGLang, such as "--tp 8"

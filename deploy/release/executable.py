@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the scripts of a source archive executable.
 
     executable.py ARCHIVE

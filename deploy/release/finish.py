@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Moves the debug information of a wheel's binary to a separate file, and adds what is not in Cargo's build.
 
     finish.py WHEEL LICENCES SHARE OUT

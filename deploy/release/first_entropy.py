@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports the installed package, starts the demo and prints the entropies of a generation."""
 
 import importlib

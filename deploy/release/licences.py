@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the licences of what is in the binary: crates, their C code, Rust's standard library, zig's unwinder, and
 texts of others.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds everything of a release in target/packages, and tries it: release.sh [TARGET...]
 #   TARGET   as for wheel.sh (x86_64-unknown-linux-gnu, and aarch64-unknown-linux-gnu if rustup has its standard library)
 # wheel.sh builds the wheels, the source archive, the stripped binaries, their debug information and their SBOMs. This adds the engine's

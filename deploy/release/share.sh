@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Writes the man pages and the completions of a binary into a folder, as below /usr/share: share.sh BINARY FOLDER
 set -eu
 # the modes are part of the archives

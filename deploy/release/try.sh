@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs a wheel as its users do, and reads the first entropy: try.sh WHEEL
 #   PYTHONS   interpreters (every python3.10 to python3.14 that runs, else python3)
 #   ROOT      0: without the Debian 12 root, which needs debootstrap, the rights of root and a Debian mirror

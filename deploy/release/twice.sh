@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the wheel of the last commit in two clones in different folders, and compares every file: twice.sh [FOLDER]
 #   FOLDER   for the clones (a new temporary folder); needs 6 GB
 set -euo pipefail

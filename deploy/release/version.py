@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks and writes the version of the project: that of Cargo.toml, which other files repeat.
 
 version.py           checks that every file has the version of Cargo.toml

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the wheels, the source archive and the stripped binaries in target/packages: wheel.sh [TARGET...]
 #   TARGET   a target triple whose standard library rustup has installed (x86_64-unknown-linux-gnu)
 # zig links against glibc 2.28, that of Debian 10 and RHEL 8. The tools are installed in target/release-tools,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an archive of finished trajectories with HF datasets. Needs datasets; object storage needs pyarrow and s3fs.
 
 tokentap serve --archive file:///data/rollouts

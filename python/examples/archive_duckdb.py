@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an archive of finished trajectories with DuckDB. Needs duckdb; s3:// also needs its extension httpfs.
 
 tokentap serve --archive file:///data/rollouts

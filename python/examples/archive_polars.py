@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an archive of finished trajectories with polars. Needs polars; object storage also pyarrow.
 
 tokentap serve --archive file:///data/rollouts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an archive of finished trajectories with Ray Data. Needs ray[data].
 
 tokentap serve --archive file:///data/rollouts

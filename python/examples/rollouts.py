@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples one prompt several times, sets rewards, and prints the batch of a trainer with entropies. Needs numpy.
 
 tokentap demo

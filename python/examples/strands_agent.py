@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent of strands-agents on strands-sglang, recorded by tokentap. Needs strands-sglang.
 
 tokentap demo

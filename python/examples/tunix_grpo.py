@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GRPO with tunix, sampled by SGLang behind tokentap; the mean entropy of the policy is one of its metrics.
 
 Run it beside `tokentap demo` in the root of the repository. The actor is a toy model that is unrelated to the demo's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EGPO in verl: GRPO's advantages, shaped by entropy, between the rewards and the update."""
 
 from __future__ import annotations

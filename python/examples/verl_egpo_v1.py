@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EGPO in verl's newer synchronous trainer: advantages shaped by the entropy of the thinking.
 
 Put this file on PYTHONPATH in all processes, and set VERL_USE_EXTERNAL_MODULES=verl_egpo_v1 and

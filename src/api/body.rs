@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decodes the members of a request body, and collects the parts that are left out.
 
 use bytes::Bytes;

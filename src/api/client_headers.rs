@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How agents describe themselves and their calls: the headers and body members of Claude Code, Codex and `OpenCode` that label a turn or name
 //! its session, and the headers that mark a call.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chats for the engine's own endpoint, which renders what tokentap cannot: those that clients send, and calls of other APIs that are
 //! translated to chats.
 

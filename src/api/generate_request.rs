@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds the /generate requests of the APIs.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SGLang's own API, `/generate`. Requests and replies keep the bytes of the client and of the engine.
 
 pub(crate) mod images;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! OpenAI's Completions API. The engine encodes the prompt and decodes the sampled tokens.
 
 mod reply;

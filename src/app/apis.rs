@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table of the APIs on the data port.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Starts and ends the archive of finished paths.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds the proxy from the settings.
 
 use std::sync::Arc;

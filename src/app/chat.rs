@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decides after each probe whether tokentap or the engine serves chat completions.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The end of the process, after the last connection of the data port: everything that a client or trainer was promised is completed.
 
 use std::sync::Arc;

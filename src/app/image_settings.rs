@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The settings of the image processor, which a trainer needs to make the pixel values of the engine from a picture.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The two ports: their listeners, their TLS and what they share.
 
 use std::sync::Arc;

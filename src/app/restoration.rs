@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Restores sessions from the log while the ports are open.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opens the sessions: the store, the shared ledger, the log, and the metrics of all three.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The settings of the client, of connections and of generations, from the configuration.
 
 use std::collections::BTreeMap;

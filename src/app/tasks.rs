@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tasks that run beside the ports until the process ends.
 
 use std::sync::Arc;

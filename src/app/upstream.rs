@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Probes the upstream and keeps its capabilities up to date.
 
 use std::sync::Arc;

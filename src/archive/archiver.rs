@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The task that archives finished paths.
 
 use std::convert::Infallible;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entries of one manifest: collected, then encoded as data files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chains of manifests: where an archiver continues, and how it adds a range.
 
 use std::collections::VecDeque;

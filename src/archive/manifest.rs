@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A manifest: the list of data files of one range of finished paths. Storing it adds the range to the archive.
 
 use std::collections::BTreeMap;

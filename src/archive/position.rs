@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Positions in the finished paths of a source.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The finished paths of the sessions: of this process, or of all processes that share a ledger.
 
 use std::hash::{BuildHasher, RandomState};

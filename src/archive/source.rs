@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where finished paths come from.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Objects under the prefix of an archive, in object storage or in a folder.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Archivers over storage that fails, and over a session store.
 
 mod blobs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks an archive.
 
 use std::collections::{BTreeSet, HashMap, HashSet};

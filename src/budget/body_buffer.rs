@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A body that is held whole, gathered from its pieces.
 //!
 //! It uses one buffer, and the budget counts the buffer's whole capacity. Kept piece by piece, a body of single bytes would take thirty

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The work on one request: the memory that it takes, and whether its result is still wanted.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! JSON values as text: in a canonical form for digests, and as Python's `json.dumps` writes them.
 
 use crate::json::{self, DumpStyle, Value};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A conversation, decoded from the request of an API, and the errors of such a request.
 
 use super::media::{InlineImage, Media};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the tokens of a prompt that reuses a session's tokens with the tokens that the template renders for the whole conversation.
 //!
 //! Sampled text may differ: sampled tokens are rarely the tokens that the encoder returns for their text, and a prompt keeps thoughts that

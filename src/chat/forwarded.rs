@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The chat that a turn records if the engine's own endpoint serves it, so that the next call of the conversation finds the turn's tokens.
 
 use std::sync::Arc;

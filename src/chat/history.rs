@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the turn of a session that a conversation continues.
 
 use std::collections::HashMap;

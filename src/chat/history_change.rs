@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects how a call changed the earlier conversations of its session, and where the assistant text of its prompt comes from.
 
 use std::collections::HashMap;

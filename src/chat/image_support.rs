@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether prompts with pictures are built from tokens: the template and the engine decide.
 
 use tokio::sync::watch;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits of the turns and tool calls of a conversation.
 //!
 //! The messages of the conversation are counted, so that branches are counted separately and no state is stored. The turn that reaches a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A message of a conversation, its value for the chat template, and its digest, which is equal for messages with the same meaning.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decides whether tokentap serves chats from tokens, and with which tokenizer, template and parser.
 
 use std::path::{Path, PathBuf};

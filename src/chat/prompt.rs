@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds the token ids of a prompt from a conversation.
 //!
 //! If the conversation continues a turn of its session, the tokens of the session up to the end of that turn are reused unchanged, and only

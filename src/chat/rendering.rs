@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The memory that rendering messages takes, which is counted before they are rendered.
 
 use super::Conversation;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses messages from sampled tokens, whole or while they arrive.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How clients change the arguments of a tool call before they return them.
 //!
 //! JavaScript clients round numbers to doubles. Clients with typed arguments leave out those that are null. Claude Code writes a call as it has executed it: it adds default values, reads numbers in

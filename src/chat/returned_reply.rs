@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recognises a reply of the session in a message of the client, and detects what the client changed in it.
 //!
 //! Text and calls that are equal show that a message is the reply. If the message also carries a key of the reply, clients may have left out

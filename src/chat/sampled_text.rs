@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The text of sampled tokens. Distinguishes markers that were sampled as their tokens from equal text in other tokens.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Moves what the references of nested JSON schemas point to to the root of the schema around them.
 //!
 //! `#/$defs/Point` begins at the root of the whole schema, and so do `#` and `#/properties/a`. If the schema with the reference becomes a part

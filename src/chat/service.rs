@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Prepares prompts for every API that has conversations: selects the model, checks limits, counts metrics and samples drift.
 
 use std::sync::Arc;

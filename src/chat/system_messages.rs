@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! System messages between other messages, for templates that do not show them there.
 
 use super::message::Message;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which tools the model may call, and the JSON schema of forced calls.
 
 use std::collections::HashSet;

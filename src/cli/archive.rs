@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap archive`: lists and verifies an archive of finished trajectories.
 
 use std::fmt::Write;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap check`: describes the upstream, and warns about causes of inaccurate or expensive results.
 
 mod ledger;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap config`: prints the settings of `serve` as a configuration file, with the origin of each setting.
 
 use std::fmt::Write;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A client of the control port of a running tokentap.
 
 use std::time::Duration;

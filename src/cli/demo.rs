@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap demo`: runs tokentap with an embedded engine instead of SGLang.
 
 use std::convert::Infallible;

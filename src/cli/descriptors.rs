@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fits the limits of connections and requests to the number of file descriptors that the process may open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap entropy`: computes the entropy of each row of a safetensors file, and prints one line of JSON for each row.
 
 use std::fs::File;

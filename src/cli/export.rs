@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap export`: writes recorded sessions to a file for a trainer.
 
 mod data_dir;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap import`: appends the sessions of a local log to the ledger that several tokentaps share.
 
 use std::fmt::Write;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Logging: lines on standard error, in the configured format.
 
 mod writer;

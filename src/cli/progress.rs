@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The progress bar of a file or a log that is read or written.
 
 use std::io::{self, IsTerminal, Write};

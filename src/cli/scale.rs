@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The colours of entropies: the steps and colours of the page.
 
 use super::terminal::{Palette, Rgb};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap score`: has a teacher score the recorded sessions of a running tokentap.
 
 use serde_json::{Value, json};

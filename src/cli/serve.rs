@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap serve`: runs the proxy beside an SGLang server.
 
 use std::sync::Arc;

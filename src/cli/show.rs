@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap show`: prints a path of a session as text, with each sampled token in the colour of its entropy.
 
 mod path;

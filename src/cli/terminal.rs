@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The capabilities of the terminal at standard output: colours and width.
 
 use std::fmt::Write;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap top`: a table of the running sequences, with their speed and their entropy.
 
 mod screen;

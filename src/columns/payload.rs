@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads the payload of a column.
 
 use super::{Alignment, Column, ColumnFault, ColumnSource, Encoding, ExpertShape, NumberType, Shape, Values};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table of the token columns that tokentap records.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings of token columns.
 
 use std::str::FromStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings of the commands that do not serve. Those of `tokentap export` are in `export.rs`.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What describes the command line: completions of shells and man pages.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings for trainers that pause the engine or abort its generations.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Keys of the ports and of the upstream.
 
 use clap::Args;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads settings from arguments, environment and file; an error is one line that names the key and its origin.
 
 use std::ffi::OsString;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The value of each setting and its origin.
 
 use std::ffi::OsStr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Session settings: what is recorded, where, and for how long; the ledger that several tokentaps share; the archive.
 
 use std::path::PathBuf;

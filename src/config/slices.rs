@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings for whole rows of logits.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `--teacher` and `--teacher-host`: the engines that score recorded tokens.
 
 use std::net::Ipv6Addr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TLS settings of the ports.
 
 use std::path::PathBuf;

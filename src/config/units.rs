@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sizes, times and secrets as they are written in a setting.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names that are not settings. An ignored setting would change what runs without a sign of it, so each is an error.
 
 /// The start of the name of each setting in the environment.

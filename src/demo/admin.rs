@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The control routes: abort, pause, continue, flush the cache, update the weights.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The state that control routes change: running requests, a pause, the weights, the prefix cache.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine: serves a model on SGLang's routes.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The synthetic routing of the demo engine: which experts process a token. It depends on the tokens up to it and on the weights.
 
 use super::rng::mix;

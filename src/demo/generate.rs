@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `/generate` route: parses the body and returns a reply or a stream.
 
 use std::sync::Arc;

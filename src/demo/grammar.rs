@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A JSON schema as a grammar: returns the tokens that may follow an output.
 //!
 //! The grammar allows only a subset of the values of the schema, so that a value is complete after a limited number of tokens:

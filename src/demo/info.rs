@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Information routes: the model, the server, tokenize and detokenize.
 
 use bytes::Bytes;

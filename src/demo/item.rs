@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An item of a batch: one sequence to generate, with checked parameters and a tokenised prompt.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine's journal: the prompt and the sampled tokens of each sequence, recorded when they are sampled.
 //!
 //! It is independent of the wire format: a token that a reply loses, truncates or rounds is unchanged in the journal, so a test can compare

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Arithmetic on one row of logits: penalties, softmax, logprobs, top-k.
 
 use super::model::Position;

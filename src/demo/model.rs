@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The demo language model: an n-gram model over the tokens of a byte-level BPE, and its tokenizer.
 
 use std::ops::Deref;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Interpolated n-gram counts over token ids.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The start options of a demo engine.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The error responses of the engine, in SGLang's formats.
 
 use http::StatusCode;

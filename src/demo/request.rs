@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses the body of `/generate`.
 
 use serde_json::{Map, Value};

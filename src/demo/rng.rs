@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A deterministic random number generator.
 
 /// SplitMix64, with a 64-bit state. Tests rely on the same numbers on every machine.

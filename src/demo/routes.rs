@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The router of the engine, and its responses: complete, or a stream of events.
 
 use std::convert::Infallible;

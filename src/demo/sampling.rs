@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses `sampling_params`, the parameters of sampling and the stop conditions, and checks their values with SGLang's error messages.
 
 use serde_json::{Map, Value};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A sequence that is being generated.
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data of the tokens of a sequence for its reply: logprobs, the plugin's entropies, and sampling masks.
 
 use super::item::{Item, LogprobRequest};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The text of a sequence that is being generated, and the search for stop strings.
 
 use super::model::Vocabulary;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes replies of `/generate` with the same bytes as SGLang.
 //!
 //! The encoder does not depend on the model, so benchmarks can encode replies of any size from any numbers.

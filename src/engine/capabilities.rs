@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What an engine can do, as its probe found it. Capabilities are never derived from a version.
 
 pub(crate) mod common;

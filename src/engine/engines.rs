@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engines behind the upstream: the upstream itself, the workers of a router, or the engines that `--engine` names.
 //!
 //! A router forwards only generations. Aborts, which must reach every engine, and probes go to the engines of this list directly.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What an engine sends: the objects of a reply, parsed.
 //!
 //! Only numbers are copied. Other members are ranges of the raw bytes, which `generation` splices.

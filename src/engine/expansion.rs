@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The expansion of a prompt: an engine replaces the placeholder of each picture by a run of the same token.
 
 use std::borrow::Cow;

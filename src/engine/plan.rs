@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The plan of a request: what the client requested, what is requested from the engine, and what is removed from the reply. `generation`
 //! fills [`PlanInputs`]; the engine's product makes the [`Plan`].
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The seam: what a product provides on the path of a request. Only this file chooses between products. Above it are plain types:
 //! [`plan`](crate::engine::plan), [`events`](crate::engine::events) and [`capabilities`](crate::engine::capabilities).
 //!

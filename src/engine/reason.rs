@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why an entropy, or its temperature, is missing.
 
 use crate::named_enum::named_enum;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Request ids that look like the engine's own: 32 hex digits, all of one length, so that none is a prefix of another.
 
 use std::hash::{BuildHasher, RandomState};

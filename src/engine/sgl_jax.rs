@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! sglang-jax, the port of SGLang to JAX: what differs from SGLang. Its requests and replies have SGLang's format.
 
 use serde_json::{Map, Value, json};

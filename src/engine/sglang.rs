@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SGLang: every key and rule of its requests, replies and routes.
 
 pub mod abort;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Probes the upstream, or every engine of a router, and combines the answers.
 
 mod identity;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connections to the upstream: the HTTP client, the pool, the breaker, and bodies.
 //!
 //! [`client`] sends calls through a [`pool`] of connections. [`exchange`] writes a request and reads the head of its reply, and

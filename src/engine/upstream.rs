@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sends calls to the upstream and counts them in metrics.
 
 use tokio::time::Instant;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Branch-free exponentials and logarithms in plain arithmetic, which the compiler can vectorize.
 //!
 //! The library functions are more exact than logprobs need, and compute one number at a time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The statistics of many rows at once, computed from the sums of each row in lanes of 64-bit floats.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The CPU backend: the kernel in the widest vector instructions of this machine.
 #![cfg_attr(
     target_arch = "x86_64",

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The choice of the number that is reported as a token's entropy.
 
 use crate::entropy::TokenStats;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Unusual conditions of a row of logprobs, as a set of bits.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sums over the reported values of each row.
 
 use super::approx::exp_32;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Computes statistics from top-k rows. The code is the same for every instruction set.
 //!
 //! Rows are processed in groups. The sums over a row are vectorized over its values, and the computation from the sums

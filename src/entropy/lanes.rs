@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Eight 32-bit floats that are computed together.
 //!
 //! Loops over arrays of eight, which the compiler vectorizes, became code of twice the length: it shuffled lanes of which only

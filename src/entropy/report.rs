@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The statistics of one row, from the columns of its group.
 
 use super::bounds::ROWS;

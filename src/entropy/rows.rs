@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole rows of logits, and the statistics of the tokens sampled from them.
 //!
 //! With `d_i = (x_i - m) log2(e) / T` and `m` the greatest logit, three sums are enough:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reusable memory of one thread: the sums and bounds of a group of rows.
 
 use std::ops::Range;

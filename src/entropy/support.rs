@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entropy of a distribution from the logprobs of all its tokens.
 
 use crate::entropy::MASKED;

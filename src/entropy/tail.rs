@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The log-normal tail of the point estimate.
 //!
 //! Logits are taken for a Gaussian that is cut at rank `k`: the `n = V - k` tokens of the tail have

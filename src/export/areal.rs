@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! AReaL's tensor dictionaries, concatenated and padded on the right.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Apache Arrow: a stream of record batches, for readers that process rows incrementally.
 
 use arrow_ipc::writer::StreamEncoder;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rows as columns: the record batches of `jsonl`, `arrow` and `parquet`.
 
 mod arrays;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One trajectory as JSON: an entry of `GET /v1/sessions/{id}/trajectories`, a line of `GET /v1/trajectories`.
 
 use super::per_token::{PerToken, numbers};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Excludes rows from an export by their flags.
 
 use std::collections::BTreeSet;

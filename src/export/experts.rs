@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The routed experts of a row, for the formats of trainers that replay the routing.
 
 use std::ops::Range;

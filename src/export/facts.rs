@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The facts of a whole row besides its tokens: flags, status, reward, group.
 
 use std::collections::{BTreeSet, HashMap, HashSet};

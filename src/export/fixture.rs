@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rows for the tests of the formats: a conversation of two turns, a branch after its first turn, and readers of the output.
 
 use std::collections::BTreeMap;

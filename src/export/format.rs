@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The exporter of each format, and the options that it uses.
 
 use super::{

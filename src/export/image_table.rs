@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures of the rows of an export as a Parquet file, each once.
 
 use std::sync::Arc;

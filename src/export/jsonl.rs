@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! JSON Lines: one line per row, with the members of `columnar`'s schema.
 
 use super::columnar::{Bounds, Table};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! miles: the layout of its session server's reply to `/sessions/{id}/samples`.
 
 use std::sync::Arc;

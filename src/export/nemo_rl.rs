@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NeMo-RL: a message log of token ids per row, as its environments return it.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The values of rows that are not tensors, as lists in the header of a file.
 
 use std::ops::Range;

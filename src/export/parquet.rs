@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Apache Parquet: a file of compressed columns, for storage.
 
 use std::sync::Arc;

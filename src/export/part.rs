@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A path in parts, for viewers: first everything but the tokens, then ranges of tokens.
 
 use std::ops::Range;

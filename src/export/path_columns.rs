@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The token columns of a path: those of its turns, joined along its tokens.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The values that every token of a row has: id, mask, logprob, entropy, advantage.
 
 use super::safetensors::{Run, Sink};

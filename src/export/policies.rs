@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the policies of the spans of a row.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! prime-rl: a `TrainingSample` per row.
 
 use super::experts::RoutedExperts;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds samples with equal tokens and pictures.
 
 use std::collections::HashSet;

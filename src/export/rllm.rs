@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! rLLM: the `TraceRecord`s of its model gateway, one per trained call.
 
 use super::row_text;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lists with one item per row, for formats that have a list per member instead of an object per row.
 
 use std::sync::Arc;

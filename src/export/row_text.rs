@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The text of a row, if the export has text.
 
 use super::{Decoder, per_token};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A safetensors file as a stream: the header, which needs the shapes only, then one tensor after the other.
 
 use std::cmp::Reverse;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Selects the rows to export, and the row that trains each turn.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The size limit of an export, which is checked before the first byte is written.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SkyRL: the rows as one `GeneratorOutput`.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! slime: dictionaries for `Sample.from_dict`.
 
 use super::experts::RoutedExperts;

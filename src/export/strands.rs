@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! strands-sglang: the arrays and segments of its rollout.
 
 use super::experts::RoutedExperts;

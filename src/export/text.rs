@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A streaming JSON writer: it builds no tree and keeps only the current sample in memory.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tinker: a `Datum` per row.
 
 use super::per_token::PerToken;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TRL: the rows as the dictionary that a `rollout_func` of its GRPO trainer returns.
 
 use super::row_lists::RowLists;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! tunix: the rows as token-mode trajectories and as one `RolloutOutput`.
 
 use super::facts::{self, Status};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Validates turns before they are exported.
 
 use super::{ExportImages, images};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! verl: the tensors of a `DataProto`, with its `non_tensor_batch` in the header.
 
 use std::ops::Range;

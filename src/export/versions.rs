@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The policy versions of a row, as trainers number them. What is trained of a model with an adapter is the adapter, so the number is that
 //! of the adapter.
 

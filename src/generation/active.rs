@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A generation that a client waits for. It is aborted when the client disconnects.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The attempts of a streamed generation. A further reply replaces the first one if that refuses what tokentap forced, or ends with an abort
 //! of the trainer.
 //!

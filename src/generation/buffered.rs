@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Buffers a reply before any of it is returned.
 
 use std::future::poll_fn;

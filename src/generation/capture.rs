@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Captures one reply: parses its numbers, measures and adds entropies, and removes the forced members.
 
 mod chat;

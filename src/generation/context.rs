@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! State that the running generations share.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests the rest of a generation that a trainer aborted, once the trainer has continued the engine.
 
 use std::pin::Pin;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The members that are appended to the `meta_info` of a reply.
 
 use std::io::Write;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes measured entropies as the JSON text of the members that are added to a reply.
 
 use crate::engine::plan::EntropyRequest;

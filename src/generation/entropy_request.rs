@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entropies that a request asks for, by `return_entropy`, `entropy_options` and `--entropy`.
 
 use crate::engine::plan::EntropyRequest;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Entropies by request id, readable while the request runs and for `ttl` after it: a controller polls them to branch or to stop.
 
 mod running;

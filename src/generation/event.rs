@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The events of a generation. Each is parsed once: the native API splices its bytes, every other API reads its fields.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The answer to a generation: its head and its events, whatever their source.
 
 use std::collections::VecDeque;

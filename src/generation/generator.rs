@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs generations, between the decoding of a request and the encoding of its events: [`plan`] checks and plans a request, [`send`] sends
 //! it, and [`receive`] begins to read its reply, which is parsed once, measured and recorded.
 //!

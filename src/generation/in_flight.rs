@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The request ids in flight, for the guard and for aborts.
 
 use std::collections::{BTreeMap, HashSet};

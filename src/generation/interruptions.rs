@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Interruptions by a trainer, which pauses the engine or aborts its generations through the control port.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits how long replies wait until their turns are in the log.
 
 use std::sync::Arc;

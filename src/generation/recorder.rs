@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Records the sequences of a reply as turns of its session. A sequence becomes a turn when it ends, including when it is cut off.
 
 mod column_builder;

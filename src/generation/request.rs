@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A request for a generation, independent of the client's API.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A generation that is continued after a trainer aborted it, so that the client sees one reply and the session one turn.
 //!
 //! It works below the capture of the reply, which parses, measures and records objects that were joined already.

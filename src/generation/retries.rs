@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Retries of a call in a named session: a retry joins the call while it runs, or replays a reply that was not delivered.
 //!
 //! A reply counts as delivered when its last byte was passed to the server's connection. Bytes that are lost later, in the buffers of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tokens and measurements of one sequence of a reply.
 
 mod content;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The events of a streamed generation, parsed and measured as they arrive.
 //!
 //! The stream is pulled: when the client stops reading, tokentap stops reading too.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts generations whose tokens are not captured.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests a stream again without what tokentap forced.
 //!
 //! A refusal before the stream has a status, and `generator::send` sends the request again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The fields of one object of a reply, for the encoders of all APIs except the native one.
 
 use std::ops::Range;

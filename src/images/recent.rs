@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures that were decoded and are still in memory. An agent sends all pictures of its conversation in each call, so a picture is
 //! found by a hash of its base64 text and compared with its bytes, which takes less time than its digest.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cursor that reads and validates a JSON text.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decodes a request into a type, with errors that name the member and say what it must be.
 
 use std::fmt;

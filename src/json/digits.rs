@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads decimal digits eight at a time.
 
 /// Sets the high bit of each byte of `word` that is not a digit, and clears all other bits.

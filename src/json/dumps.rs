@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes JSON values as text: as Python's `json.dumps` writes them, and in a canonical form.
 
 use super::{Value, python};

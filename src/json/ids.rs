@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Formats lists of token ids as JSON text.
 
 /// The number of ids that are formatted in the block before it is copied to the output.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A search for one member of a JSON object that arrives in pieces.
 
 use memchr::memchr2;

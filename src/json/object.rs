@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The members of a JSON object: read, written, and edited, which replaces, removes and appends members.
 
 use std::ops::Range;

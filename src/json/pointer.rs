@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the parts of a JSON schema that its references point to.
 
 use std::borrow::Cow;

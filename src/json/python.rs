@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Python's text rules: numbers and strings as `json.dumps` writes them, and white space as `str.isspace` defines it. Chat templates and
 //! tool-call parsers follow these rules, because models were trained on text that Python wrote.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cuts, insertions and replacements in a byte string, applied in one pass.
 
 use std::ops::Range;

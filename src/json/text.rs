@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A string in a JSON text, with its escapes.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A JSON tree with the semantics of Python's parser, for conversations and tools. Other JSON is read without a tree.
 
 use std::collections::HashMap;

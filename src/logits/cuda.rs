@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures rows on a GPU, through a CUDA driver that is loaded at run time.
 //!
 //! One thread owns the device. Submitted rows wait at most a deadline for a fuller batch, are copied from pinned slots, measured by the

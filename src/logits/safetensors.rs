@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slices of logits as safetensors: an incremental parser for the body, and the encoder of the reply.
 
 mod body;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A slice in a file that another process on the node wrote, usually in shared memory.
 //!
 //! The file is read, never mapped: if another process truncates a mapped file, an access past its end kills this process. Seals prevent

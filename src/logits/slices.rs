@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slices of whole rows of logits, measured on threads that serve no sockets.
 //!
 //! A handler opens an [`Intake`], pushes bytes as they are received, and reads the numbers in order. Rows wait in slots, whose number is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table of metrics: [`metrics!`] declares the handles of a group, and registers them.
 
 use std::cell::RefCell;

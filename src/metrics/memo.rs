@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Series that are resolved at their first use: a lookup by labels hashes their text, and a request changes about ten series.
 //!
 //! A series exists from its first use on, as without this module.

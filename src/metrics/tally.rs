@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A histogram that counts all values of a reply or of an event at once.
 //!
 //! The histogram of the prometheus crate searches the bucket of each value and updates atomics per value, which was measured to cost more

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the end of a JSON object or array by matching its brackets.
 
 /// Counts brackets outside strings, incrementally. Does not validate the JSON.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Buffers text that is not parsed yet, and searches markers and tags in it.
 
 use memchr::memmem;

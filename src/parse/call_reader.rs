@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads the JSON of one call while it arrives, and starts the call as soon as its name is certain.
 //!
 //! The JSON is a call, `{"name": …, "arguments": {…}}`, or only the object of arguments, if the name is before the JSON. The arguments are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<｜tool▁calls▁begin｜>`, calls, `<｜tool▁calls▁end｜>`. V3 and R1 write the JSON of a call in a code fence, V3.1 without one.
 
 use super::ToolCall;

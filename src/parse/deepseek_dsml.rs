@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<｜DSML｜invoke name="NAME"><｜DSML｜parameter name="KEY" string="true|false">VALUE</｜DSML｜parameter>…</｜DSML｜invoke>`, as DeepSeek V3.2
 //! and V4 write calls.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Emits the text of a message, content and reasoning, without the white space that belongs to neither.
 
 use super::Event;

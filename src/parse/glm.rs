@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>…</tool_call>`.
 
 use super::buffer::MarkerSearch;

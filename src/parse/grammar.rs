@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The settings of a parser: the format of calls and the markers of thinking.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A block with any number of calls in tags with attributes:
 //! `<invoke name="NAME"><parameter name="KEY">VALUE</parameter>…</invoke>`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses calls that are JSON objects: `{"name": …, "arguments": {…}}`.
 
 use super::ToolCall;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads the text of one JSON value while it arrives, and writes it as `json.dumps` does.
 //!
 //! The grammar is that of [`loads`]. Repeated keys are kept.

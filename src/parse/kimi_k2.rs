@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<|tool_calls_section_begin|>`, calls with an id such as `functions.NAME:0`, `<|tool_calls_section_end|>`.
 
 use super::ToolCall;

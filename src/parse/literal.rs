@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses calls in Python's syntax, with literals as arguments.
 //!
 //! Supported literals: strings (also raw and triple-quoted), decimal numbers, `True`, `False`, `None`, and lists and dicts of these. Not

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! JSON objects with `name` and `parameters`, separated by `;`: after `<|python_tag|>`, or as the whole answer.
 
 use super::bracket_matcher::BracketMatcher;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses JSON as Python's `json.loads` does.
 //!
 //! Accepts `NaN`, `Infinity`, big integers, lone surrogates and repeated keys, of which the last one counts. Rejects integers of more than 4300

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Marks text that looks like a marker but was not sampled as its token.
 //!
 //! In a vocabulary that has a token for a marker, a model that calls a tool samples this token. The same text in other tokens is text, for

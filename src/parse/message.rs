@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A parsed message, and the events that build it.
 
 use std::iter;

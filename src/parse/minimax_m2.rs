@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">VALUE</parameter>…</invoke>…</minimax:tool_call>`.
 
 use super::Format;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `[TOOL_CALLS]`, then a JSON array of calls, or one call as `NAME[ARGS]{…}` or `NAME[CALL_ID]ID[ARGS]{…}`.
 //!
 //! A call ends where its JSON ends. If the brackets of its JSON are not closed, the call is cut off if it has started, and otherwise the rest

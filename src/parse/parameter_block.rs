@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A block of one call in `<tool_call>` tags, in which each parameter has tags, too.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The types of the parameters of tools, by which formats read values that are texts.
 //!
 //! A type follows from the schema of the parameter as in SGLang, which looks at `type` first, then at alternatives, then at the allowed

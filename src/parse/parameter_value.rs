@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes the value of a parameter while it arrives: by the type of the parameter, if the types are known. Without types, the value is the
 //! JSON value of its text, or the text as a string if it is not JSON.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `[f(a=1, b="x"), g()]`: a Python list of calls as the whole answer, or after `<|python_start|>`.
 
 use super::ToolCall;

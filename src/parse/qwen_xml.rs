@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `<tool_call><function=NAME><parameter=KEY>VALUE</parameter>…</function></tool_call>`.
 
 use super::buffer::{MarkerSearch, TagSearch};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Separates calls from content in text whose think spans are removed.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A section of calls between special tokens, as Kimi K2 and DeepSeek write them.
 
 use super::buffer::MarkerSearch;

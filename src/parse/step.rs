@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The steps by which the parser of a format reads a block of calls.
 
 use super::{Event, ToolCall};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses a text that arrives in pieces: separates spans of thinking from other text, and passes the other text to the scanner.
 
 use std::sync::Arc;

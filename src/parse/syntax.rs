@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Selects the parser of a format, and its markers.
 
 use std::sync::Arc;

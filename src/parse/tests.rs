@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tables of texts and their messages, a naive reference parser, and property tests that compare the parser with it.
 
 mod by_schema;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Python values that are parsed from the text of a call, and written as by `json.dumps`.
 
 use std::collections::HashMap;

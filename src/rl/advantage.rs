@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Advantages: from the rewards of a group (GRPO), and shaped by entropy (EGPO).
 
 /// The constant that verl adds to the standard deviation.

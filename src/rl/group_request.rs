@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requested groups of trajectories, their rewards, and the error of a request.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! EGPO's `H`: the mean entropy of sampled tokens.
 
 use std::sync::Arc;

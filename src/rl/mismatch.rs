@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The mismatch between the policy that sampled tokens and the one that trains: statistics of the log ratio of their probabilities.
 
 use serde::Serialize;

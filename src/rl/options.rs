@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How advantages are computed: the options that `POST /v1/advantages` and exports with advantages share.
 
 use serde::{Deserialize, Serialize};

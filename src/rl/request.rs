@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The request body of `POST /v1/advantages`.
 
 use serde::Deserialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The response to `POST /v1/advantages`.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rewards of turns: the discounted return of each step of a path.
 
 use std::sync::Arc;

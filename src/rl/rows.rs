@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The advantages of the rows of an export.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Log ratios of a teacher and the student, at the sampled tokens of recorded turns.
 
 use super::RequestError;

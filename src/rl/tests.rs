@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the advantages: a worked example, and a comparison with the results of `tests/readers/egpo_reference.py`.
 
 use std::sync::Arc;

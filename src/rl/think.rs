@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Statistics of the thinking: the entropy of the tokens that a policy sampled between the think tokens.
 
 use serde::Serialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The access log: one line and the metrics of each request, written when the reply ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};

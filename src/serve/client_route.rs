@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The routes of the data port that SDKs add to a base URL, and the intended route of a wrong path.
 
 use std::cmp::Reverse;

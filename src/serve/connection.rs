@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The accept loop: HTTP/1.1 and HTTP/2 on one port, plain or over TLS, with connection limits and graceful drain.
 
 mod activity;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The control port: probes, metrics, the page, the `/v1` routes, and SGLang's own control routes for trainers.
 
 pub mod openapi;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data port: all routes of SGLang, under the same paths.
 
 pub(crate) mod abort;

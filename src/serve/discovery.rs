@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Discovery of the engine after the start. The first generations wait for it, so that they are planned, rendered and recorded like all
 //! later ones.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The gRPC services of `proto/tokentap/v1/tokentap.proto`, on the same ports as HTTP.
 //!
 //! A call is decoded to the same types as the HTTP route of the same purpose, so limits, sessions, metrics and errors are the same. The

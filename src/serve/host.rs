@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The host and port that a request names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

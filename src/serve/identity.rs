@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the session that a call belongs to, and the tags that the call gives it.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The layers of a port. [`crate::serve::port`] stacks them. A layer sees a request before the layers below it, and either rejects it or
 //! returns an edit of its response.
 

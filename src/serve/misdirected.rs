@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests to the wrong port or path. The 404 reply suggests the right URL.
 //!
 //! The engine gets the request first if it could have the route, so no route of the engine is refused. Its 404 for a missing route is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs work of the control port on blocking threads, so that it does not delay agents.
 //!
 //! A long reply is produced in steps. Each step runs on a blocking thread and ends after a bounded amount of output. The next step starts

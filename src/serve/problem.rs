@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The errors of the control port, over HTTP and gRPC. This file alone decides their codes and statuses.
 
 use std::io::ErrorKind;

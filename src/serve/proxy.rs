@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parts of a running proxy, which the routes of both ports and the tasks share.
 
 use std::collections::BTreeMap;

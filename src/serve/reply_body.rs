@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The body of every reply, with the resources that must live until its last byte.
 
 use std::pin::Pin;

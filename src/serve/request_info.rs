@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A request with its classification, which the layers use.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! HTTP responses that tokentap builds, and the engine's replies that it forwards unread.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The clients of teachers: of those that the settings name, and of URLs in requests.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data that a turn of a chat records, so that the next call of the conversation finds the tokens of the turn.
 
 mod stored_item;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conditions on sessions, such as `turns>3,step=17`: of an export, and of the lists of the control port.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why a request for a session cannot be served.
 
 use super::MOST_TAGS;

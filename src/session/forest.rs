@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The turns of one session as a forest.
 //!
 //! A call attaches to the deepest turn whose tokens, from its root on, are a prefix of the call's prompt. A prompt that departs from

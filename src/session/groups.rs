@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The groups of the rows that an export of the sessions in memory has: the samples of one prompt within a training step.
 
 use std::collections::{HashMap, HashSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The distribution of entropies in a fixed number of bytes.
 
 /// The exponent of the lower end of the first bucket above zero: 2^-7 nats.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ids of turns, sessions and processes, and the names of sessions.
 
 use std::fmt;

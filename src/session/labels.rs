@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The labels of a turn: which client sent its request, and what the request is for; and the classes of turns that an export trains.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Durable storage for the records of sessions.
 //!
 //! A store appends one [`Record`] for each change of a session, in the order of the changes. The [`log`] of one process, which also has policy

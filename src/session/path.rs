@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A path through a session: the turns from a root to a leaf, and which of them are trained in this export.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Determines which policy sampled which tokens.
 //!
 //! SGLang's `weight_version` changes only when a trainer sets it, and many trainers never do. So tokentap counts policy epochs. A new

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Restores sessions from the records of the log.
 
 use std::ops::ControlFlow;

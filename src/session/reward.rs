@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rewards: what they are for, and the version that they belong to.
 
 use std::sync::Arc;

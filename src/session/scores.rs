@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scores: what a teacher gives for the sampled tokens of turns.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The values of a session by their names, for conditions and tables.
 
 use std::borrow::Cow;

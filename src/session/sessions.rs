@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sessions of a process, or of all processes that share a ledger: the only door to them.
 
 mod call;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions that several processes share through a ledger.
 //!
 //! A session in memory is the fold of its list in the ledger, and a cache of it. A turn is placed after the entries that this process has

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pages of rows in the order of a value.
 
 use std::cmp::Ordering;

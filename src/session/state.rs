@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A session: a forest of turns with rewards, and its frozen versions.
 
 mod annotations;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sessions in memory by training step: a row for each value of a tag, or for each policy.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sessions in memory, within limits of bytes and time. Each change is one record of the log.
 
 mod annotations;

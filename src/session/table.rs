@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sessions in memory as a table: selected by conditions, sorted by a value, in pages.
 
 use std::fmt;

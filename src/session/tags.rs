@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tags of a session: names and values by which trainers find it again, such as the step and the task.
 
 use std::borrow::Cow;

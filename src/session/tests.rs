@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the module through its public interface: against a simple model, under a paused clock, and from many threads.
 
 mod clock;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which sampled tokens of a path are thinking.
 
 /// The ids of the think tokens, which differ between models.

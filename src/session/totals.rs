@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Numbers over the turns of a session that are kept with it, so that tables of sessions read no tokens.
 
 use super::histogram::Histogram;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One call of a policy: the new part of its prompt, and the tokens that it sampled.
 
 mod fault;

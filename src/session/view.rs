@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The exported paths of a session.
 
 mod lineage;

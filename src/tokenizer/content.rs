@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Marks the names of control tokens in the texts of messages, so that they are encoded as text and not as control tokens.
 //!
 //! A tool that prints `<|im_end|>` must not end the turn. Before a conversation is rendered, a mark is inserted into each name of a control

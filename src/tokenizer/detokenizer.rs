@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Incremental detokenization: decodes tokens as they arrive, and returns only whole characters.
 
 use super::{Tokenizer, TokenizerError};

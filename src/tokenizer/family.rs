@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Model families: facts that a chat template does not contain, such as the format of tool calls.
 
 use super::Folder;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Loads the files of a model that define its prompts: `tokenizer.json` and the configuration files next to it.
 
 use std::collections::BTreeMap;

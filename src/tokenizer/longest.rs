@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The most bytes of a text that become one token, with which a text that has too many tokens is refused before it is encoded.
 
 use tokenizers::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Renders conversations to tokens: whole conversations, and new messages after the tokens of a turn.
 //!
 //! A template renders only whole conversations. To get the text after an assistant turn, the renderer renders a short conversation: a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chat templates: render messages to the text that a model was trained to continue.
 //!
 //! Templates are written for Python's Jinja as Hugging Face transformers configures it. The submodules add to minijinja the filters,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes text with a byte-level BPE vocabulary by looking up its words.
 //!
 //! The `tokenizers` crate also computes which characters each token covers. That takes most of its time, and prompts do not need it. This

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Splits ASCII text into words as the regular expressions of well-known tokenizers do, without a regex engine.
 
 /// The regular expression of GPT-2, which `ByteLevel` applies.

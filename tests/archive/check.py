@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs tokentaps that archive to one server, with crashes, two archivers of one store and an outage, and compares the rows of the archive
 with what GET /v1/trajectories listed."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reverse proxy in front of an S3 server, which refuses, delays and breaks requests."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The archive in S3 of servers that others wrote, moto and s3s-fs, and in a folder, read with tokentap.dataset and with the examples.
 #   run.sh short   moto only, without the examples, which CI runs
 #   run.sh faulty  moto behind a proxy that refuses, delays and breaks 30 % of the requests, for each of SEEDS (1 2 3)

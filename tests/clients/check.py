@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs each client once in a new session, and compares the recorded turns with the tokens that the engine sampled and
 the pictures that it got, and the paths, flags and classes with the table in docs/guides/agents.md.
 

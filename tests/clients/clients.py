@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The libraries: the command of each, and the scripted replies of the model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fake SGLang server: it answers `/generate` with the text that a script returns for the prompt.
 
 It needs only the standard library. It uses the ids of a byte-level BPE tokenizer, but splits a text into other tokens

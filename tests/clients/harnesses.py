@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agents: programs that run tools themselves. Each does an errand without a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An HTTP proxy that refuses every request and records it: clients that honour HTTPS_PROXY cannot reach the network."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [NAME...]   runs released agents and SDKs through tokentap with a scripted engine. NAMEs are those of clients.py and
 #                    harnesses.py, or the groups "libraries" and "agents"; default: all.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)

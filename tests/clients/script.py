@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripted replies of the model: functions from the text of a prompt to the text of the reply.
 
 The demo's template renders tool results as user turns.

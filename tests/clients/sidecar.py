@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A `tokentap serve` in front of the scripted engine, and its recorded sessions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vision model of the scripted engine: its folder, its screenshots, and how many tokens one has.
 
 The tokenizer and the chat template are those of Qwen3-VL, and a picture has as many tokens as the processor of that

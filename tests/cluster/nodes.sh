@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by slurm.sh and ray.sh, in namespaces of their own: two nodes, node1 and node2, which reach each other.
 mount -t tmpfs -o mode=755 tmpfs /run
 ip link set lo up

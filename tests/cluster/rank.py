@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for a rank of a trainer: samples at its node, then finds the sessions of every rank on all nodes."""
 
 import json

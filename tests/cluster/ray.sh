@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Started by run.sh.
 set -euo pipefail
 source "$here/nodes.sh"

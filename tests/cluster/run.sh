@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The recipes of deploy/cluster with a real Slurm and a real Ray, on one node and on two, with tokentap's demo in place of SGLang and rank.py in
 # place of a trainer: run.sh [slurm|ray]
 # Each node is a network namespace with its own loopback. Needs root, and for Slurm Debian's slurmctld, slurmd, slurm-client and munge.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The bytes that each token column takes: the table of docs/reference/token-columns.md. `tests/column_bytes.rs` measures the rows that
 //! name a column of `--columns` with the canned engine of the benches.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Continues sessions through a load balancer without stickiness, and compares what each replica has. See run.sh."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The compose profile `fleet` without containers: a Valkey with a replica, an S3, three demos, and HAProxy with the profile's own configuration.
 # agent.py talks to the load balancer only, and checks what every replica has.
 #   TOKENTAP        the binary

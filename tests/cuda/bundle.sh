@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the device tests and the device bench as stripped programs, for a GPU machine without Rust and without registries.
 #
 #   bash tests/cuda/bundle.sh           here: fills target/gpu-bundle

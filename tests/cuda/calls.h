@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the calls of the stand-in driver have in common.
 #pragma once
 #include "launches.h"

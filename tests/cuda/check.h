@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counting what fails, and keeping the worst error of each kind.
 #pragma once
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device of the stand-in driver: what it was told to be, what memory it gave out, and how it fails. It is not a
 // GPU.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and texts of the codes that the stand-in driver is made to return.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kernel of cuda/*.cu, run on the host through the shim, against float64.
 #include "shim.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of the stand-in driver: the kernels of cuda/ by name, with a look at every address before one of them runs.
 #pragma once
 #include "shim.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules of the stand-in driver, and launches of what is in them.
 #pragma once
 #include "calls.h"

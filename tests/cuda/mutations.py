@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutation tests of the kernels: breaks one line at a time and expects run.sh to fail each time.
 
 Takes minutes, and prints the check that failed. Arguments select the mutations whose names contain one of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The truth about a row of logits, naively: float64, textbook formulas.
 #pragma once
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole rows of logits. Included behind the kernels.
 #pragma once
 #include "check.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [asan|tsan]   compares the kernels of cuda/, run on the host, with float64. Without a sanitizer they run on fibres and take
 # seconds, with a sanitizer on threads and take minutes. CUDA names another folder with the .cu files, CXX another compiler.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of cuda/*.cu as C++20 on the host: what NVRTC has built in, and a way to run a grid.
 //
 // A block runs either as fibres of the calling thread (fast, and the same every time; any number of threads may launch

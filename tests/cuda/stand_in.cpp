@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stand-in for libcuda.so.1. IT IS NOT A GPU and measures nothing: it lets the host code over the driver API run
 // where there is none.
 //

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # stand_in.sh OUTDIR   builds the fake CUDA driver as OUTDIR/libcuda.so.1, and a broken one as OUTDIR/broken/libcuda.so.1. Does nothing if
 # OUTDIR is newer than the sources. CXX and CC name other compilers.
 set -euo pipefail

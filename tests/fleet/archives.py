@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the tokentaps of a history archive: a folder, or a bucket of moto behind a proxy that breaks requests."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the replies to the clients with the state of the tokentaps at the end."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of a history. Each fault ends by itself; the history notes when it began and when all tokentaps used the ledger again."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs histories: a topology, three tokentaps, clients and a seeded list of faults; then the checks."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Network namespaces, one for each process that can be cut off from others. Needs root in a network and a mount namespace."""
 
 import subprocess

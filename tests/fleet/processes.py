@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes of a fleet: starts, pauses, kills and restarts each by its pid."""
 
 import asyncio

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Three tokentaps share sessions through a real Valkey or Redis, while processes are killed and stopped and connections are cut.
 #   run.sh ci              about 15 seconds: one server, SIGKILL of a tokentap, restart of the server with its append-only file
 #   run.sh server          prints the path of the Valkey that the other tests use, and runs nothing

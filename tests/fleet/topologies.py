@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrangements of Valkey servers."""
 
 import pathlib

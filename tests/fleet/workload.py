@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that send each request to another tokentap of a fleet, and a log of the replies."""
 
 import asyncio

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [TARGET...]   fuzzes every parser, or the named targets: T seconds each, J at a time. Prints a table with a row for each
 # target; exit status 1 if a property failed. The failing inputs are left under target/fuzz.
 set -euo pipefail

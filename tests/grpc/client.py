@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An ordinary gRPC client of tokentap, and checks of the results.
 
 Prints a line per check; exit status 1 if one fails.

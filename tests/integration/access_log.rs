@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests of both ports, HTTP and gRPC, in the metrics and in the access log.
 
 use serde_json::json;

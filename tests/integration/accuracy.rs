@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares entropies of recorded exchanges with a reference: the same weights in float64 over the whole vocabulary.
 
 use std::collections::BTreeMap;

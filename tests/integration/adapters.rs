@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests that name a LoRA adapter.
 
 use serde_json::{Value, json};

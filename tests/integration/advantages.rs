@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Advantages of recorded paths: `POST /v1/advantages`, and exports that carry them.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A scripted agent with tools in front of the demo engine: exports equal, token by token, the engine's own log of the prompts that it
 //! received and the tokens that it sampled.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `--archive` in a process: the rows that a folder has after an exit, a crash, a deletion and a lost end of the log, and an S3 that is down.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A session with as many branches as turns is read, exported and finished without blocking the runtime.
 //!
 //! The tests measure the CPU time of the runtime's one thread between two polls of a heartbeat, so that other load does not count.

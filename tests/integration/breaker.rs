@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests fail fast while the upstream is unreachable, and reach it as soon as it is back.
 
 use tokio::net::TcpSocket;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The byte budget of all requests and replies: requests over it are shed, replies over it pass without entropies.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chat completions, served from tokens.
 
 mod bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The schema of jsonl, arrow and parquet: stable row keys, and text on request.
 
 use std::net::SocketAddr;

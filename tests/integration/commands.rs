@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `check` and `demo` as processes, and HTTP/2 without an upgrade.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Generations of the demo engine under a JSON schema: their text follows it, and their entropies are those of the masked distribution.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The control port: probes, metrics, access control, and live entropy.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The crash test: a reply that a client has read to its last byte is recorded after the next start.
 
 mod ledger;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slow uploads of rows: tokentap reserves memory for them for a limited time.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks the metrics, flags, variables and values that the deployment files name.
 //!
 //! `deploy/check.sh` checks that the files are well-formed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares a CUDA device with the CPU and the oracle: on a GPU by `make test-gpu`, and in every run on the fake driver of `stand_in.rs`.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A log that cannot be written loses records, never replies. The tests simulate a full disk without a separate file system: no file may
 //! grow (`ulimit -f`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shutdown: running requests finish, new ones are refused.
 
 use serde_json::json;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap config`: every setting with its value and its origin, and no secret.
 
 use crate::support::binary::{Binary, output_with};

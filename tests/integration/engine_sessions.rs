@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions of SGLang (`/open_session`, `session_params`): the engine puts the tokens of an earlier request before the prompt.
 
 use std::collections::HashMap;

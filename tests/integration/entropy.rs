@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the lanes of every instruction set with the naive oracle and with full distributions.
 
 use crate::oracle::{self, Numbers};

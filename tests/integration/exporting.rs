@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap export`: the same rows from a folder and from a running tokentap, and no partial files.
 
 use std::ffi::OsString;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Members of `meta_info` that the client requested are kept with the turn.
 
 use serde_json::{Value, json};

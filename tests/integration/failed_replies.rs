@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replies that the engine aborts or breaks off, and its errors in place of a reply, in every API.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors that a client gets when the upstream is unreachable, disconnects, or closes an idle connection; no request is sent twice.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Faults, their effect on the client, and the recorded turns: one table of cases. `docs/faults.md` has a row for each.
 
 mod cases;

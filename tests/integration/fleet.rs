@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several tokentaps that share sessions through a real Valkey. `VALKEY_SERVER` is the path of its server; without it these tests
 //! do nothing.
 

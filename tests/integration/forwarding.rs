@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Headers and bodies of forwarded requests: byte for byte, unbuffered, in both directions.
 
 use crate::support::client::{Connection, request};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Restrictions on agents that share an engine.
 
 use serde_json::json;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! When tokentap does not force logprobs: the upstream request, the reply, and the metrics.
 
 use std::collections::HashSet;

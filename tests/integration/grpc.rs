@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The gRPC services over real sockets: their replies equal those of HTTP.
 
 mod access;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests that are known to crash a server are rejected with the field's name; similar valid requests pass.
 
 use serde_json::json;

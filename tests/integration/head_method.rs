@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! HEAD on every route of both ports: the head of GET, no body, and a reusable connection. Also the `allow` header of a 405.
 
 use std::net::SocketAddr;

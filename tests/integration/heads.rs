@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Unusual request heads: each complete request is answered, independent of its line ends.
 
 use crate::support::client::{Connection, get};

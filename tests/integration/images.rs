@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls of Messages and Responses with an image: the engine's chat endpoint serves them, and the ids that it reports become turns.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conversations with pictures: prompts are built from tokens with one placeholder for each picture, and turns are trained.
 
 use serde_json::{Value, json};

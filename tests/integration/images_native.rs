@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pictures of `/generate`: the prompt of a turn is what the engine echoes after expanding the placeholders, if that is what was sent.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Engines without usable information routes, because a router or another product hides them or the version differs. Unknown properties
 //! stay unknown, and every entropy is still correct.
 

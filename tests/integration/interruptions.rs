@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A trainer that pauses the engine or aborts its generations: `--pause-wait` and `--on-abort`.
 
 use std::net::SocketAddr;

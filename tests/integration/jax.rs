@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! sglang-jax: forcing on its streams, training of its turns, and the report of `check`.
 
 use serde_json::{Value, json};

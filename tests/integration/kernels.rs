@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sources of `cuda/`: their checked-in PTX, and a comparison with float64 on the CPU.
 
 use std::path::Path;

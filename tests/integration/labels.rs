@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Who is calling: the labels of turns, sessions that agents name, and exports by class.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clients that leave or stop reading: the engine stops their requests, and no others.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits of count and time for clients and upstreams.
 
 use std::time::Duration;

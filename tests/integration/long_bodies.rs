@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parsing a long body does not block other requests.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests through the public interface: real sockets, a real tokentap, and a fake engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]

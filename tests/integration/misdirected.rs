@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors for requests to the wrong port or path name the right URL.
 
 use serde_json::json;

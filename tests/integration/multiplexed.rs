@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! HTTP/2 clients that hold resources: idle connections and unread replies.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tokentap whose upstream is another tokentap.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/openapi.json`: the operations are called with their examples, and each reply is validated against the schema of its status.
 //!
 //! An object is validated as if it allowed no other members than those that its schema lists, so a member without a description fails.

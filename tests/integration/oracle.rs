@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A naive reference: one row at a time, textbook formulas, library functions, `f64`.
 //!
 //! It is self-contained, so that any test can include it, and optimized neither for speed nor for vector units.

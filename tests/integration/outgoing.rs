@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clients that do not read, and clients that receive a reply while they still send.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

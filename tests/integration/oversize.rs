@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replies above the size limit are forwarded unchanged and counted.
 
 use crate::support::client::{Connection, post, written};

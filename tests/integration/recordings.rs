@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replays exchanges recorded from real servers through tokentap: the client gets the recorded bytes plus the entropy members, without
 //! the members that tokentap forced.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Another engine at the same address: restarted with another model, or chosen by a load balancer.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! OpenAI's Responses API, served from tokens.
 
 mod decoding;

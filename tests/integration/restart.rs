@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Restarts with one data directory: graceful shutdown, a torn tail, and unusable directories.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `train_resumed`: which turns that were cut off an export trains.
 
 use serde_json::{Value, json};

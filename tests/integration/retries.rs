@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Repeated calls: retries get the reply to the first attempt, samples stay samples, and undelivered turns are not trained.
 
 use serde_json::{Value, json};

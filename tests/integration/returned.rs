@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replies that clients change before they return them: the call extends the recorded tokens, and its turn lists the changes.
 
 mod edits;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connections to the upstream that it closes while they are pooled.
 
 use std::collections::{HashMap, HashSet};

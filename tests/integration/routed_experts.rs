@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routing replay: routed experts that tokentap requests, joined along paths, against the routing of the demo engine.
 
 use std::net::SocketAddr;

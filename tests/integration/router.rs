@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A router between tokentap and the engines: the fake behaves like sglang-router 0.3.2.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whole rows of logits: every SIMD kernel compared with a reference in `f64`.
 
 use crate::oracle::Numbers;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slices in files that another process wrote.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slices of logits sent to the control port and to `tokentap entropy`.
 
 use std::net::SocketAddr;

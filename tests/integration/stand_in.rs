@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the CUDA host code with a fake driver that runs the kernel sources on the CPU. It is not a GPU: these tests check copies,
 //! launches, replies and driver failures, not speed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rewards of turns: stored, exported, and in advantages.
 
 use serde_json::{Value, json};

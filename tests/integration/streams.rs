@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Streams of all forms: each event has exactly the entropies of its tokens.
 
 use serde_json::{Value, json};

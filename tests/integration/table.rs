@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The list of sessions as a table, the overview of training steps, and the search in texts.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tags of sessions: set by calls and by the control port, kept, exported, and selected by.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Methods, paths and queries are forwarded unchanged or rejected, and only the configured upstream receives them.
 
 use crate::support::client::{Connection, get, request};

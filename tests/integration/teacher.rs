@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scores of a teacher: `POST /v1/teacher-scores`, exports with them, and the advantages of `distill`.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `top`, `show` and `check --json` as processes, without and with a terminal.
 
 use std::io::{Read, Write};

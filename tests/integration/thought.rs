@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entropy of thinking tokens: the metric compared with the replies.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TLS on the ports and to the engine: real handshakes with generated certificates.
 
 pub(crate) mod authority;

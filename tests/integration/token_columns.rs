@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Token columns from a real server's recordings, in exports, on the control port, in gRPC and from the log.
 
 use std::net::SocketAddr;

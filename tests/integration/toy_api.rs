@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A toy API in one file and one line of the route table: sessions, retries, recording, aborts and errors work as for every API.
 
 mod api;

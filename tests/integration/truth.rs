@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The numbers of tokentap for each token, compared with an engine whose full distribution is known.
 
 mod draw;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Weight updates and pauses: the policy of each token, as the engine reports it and as tokentap counts it.
 
 mod live;

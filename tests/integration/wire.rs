@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Malformed and malicious requests: tokentap forwards one well-formed request, or none.
 //!
 //! Each case of the table is sent on a new connection, followed by an ordinary request, in one write and byte by byte. The upstream records

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tokentap in front of a live sglang-jax: one mode of the engine, checked against the engine itself and its weights.
 
 Prints a line per check; exit status 1 if one failed. tests/router and tests/real must be on the Python path."""

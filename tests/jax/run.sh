@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [SRC [MODE...]]   tokentap in front of a live sglang-jax on the CPU; SRC is a checkout of sgl-project/sglang-jax.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3.12), as sglang-jax needs it: 3.12 or 3.13

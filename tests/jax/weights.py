@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The served weights over given tokens, computed with numpy in float64: the distribution that each token was sampled from."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs tokentap under load and attack, one load after the other, each bounded in time, and prints the measurements.
 #   TOKENTAP   the binary (else the one that cargo builds with the bench)
 #   run.sh [NAME [NUMBER]]…   runs only these loads: idle streams control slow flood soak (benches/load.rs explains the numbers)

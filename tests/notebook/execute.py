@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Executes docs/notebooks/entropy.ipynb with a `tokentap demo` and checks its outputs; with --write it stores them.
 
 With --pictures it also renders docs/images/notebook-*.png from the outputs, in headless Chromium.

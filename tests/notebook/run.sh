@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Executes docs/notebooks/entropy.ipynb with a demo engine, and checks its outputs.
 #   run.sh         checks that the notebook runs and that the stored outputs are of the same kinds
 #   run.sh write   also stores the outputs; with CHROMIUM also renders docs/images/notebook-*.png

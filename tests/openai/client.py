@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official openai SDK with tokentap, and checks of the results.
 
 Prints a line per check; exit status 1 if one fails.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Twenty turns of an agent with tools in each way of calling, and checks of the recorded session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced: `openai_python ROOT` returns the Python with the SDK. It is installed once in ROOT/target/openai, which needs a package registry.
 openai_python() {
   local venv=$1/target/openai list=$1/tests/openai/requirements.txt stamp

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors as the SDK reports them, and its retries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A proxy that records requests and replies, and drops or rejects those that a test chooses."""
 
 from __future__ import annotations

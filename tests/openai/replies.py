@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of one reply: samples, logprobs, stops, limits, formats."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The addresses of tokentap, its recorded sessions, and a tokentap whose calls to the engine are recorded."""
 
 from __future__ import annotations

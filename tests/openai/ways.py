@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ways in which agents call the SDK. Each requests one completion and returns it in a comparable form."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validates the document at /openapi.json of a running `tokentap demo` with openapi-spec-validator, which is not ours."""
 
 import json

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trajectory of 100,000 tokens: the time to the first paint, the number of elements, and the speed of navigation.
 
 import assert from "node:assert/strict";

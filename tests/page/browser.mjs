@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Headless Chromium that records faults: errors, dialogs and requests to other origins.
 
 import { readFile } from "node:fs/promises";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two paths side by side: differences of entropy where the tokens before are equal, and nowhere else.
 
 import assert from "node:assert/strict";

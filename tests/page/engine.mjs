@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fake engine that answers /generate with the requested tokens: hostile texts, and trajectories of any length. `holes` are the positions
 // of tokens without top logprobs. It replaces the placeholder of each picture of `image_data` by a run of the same token, and echoes the
 // prompt, as SGLang does.

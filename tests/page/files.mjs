@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of pictures: valid ones, hostile ones, and files that declare the size of a bomb.
 
 import { deflateSync } from "node:zlib";

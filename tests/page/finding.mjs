@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding a token: by its text, by a link, and by the class and the flags of its turn.
 
 import assert from "node:assert/strict";

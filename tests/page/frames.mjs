@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames while 100,000 tokens are scrolled: the intervals between them, and the CPU time of the page's main thread in each.
 
 import assert from "node:assert/strict";

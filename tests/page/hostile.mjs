@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model output is displayed as text only: on the page, and in the exported file.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A session of the demo engine with several turns, tool results, forks, thinking, and characters of more than one token.
 
 import { generate, ids, start } from "./tokentap.mjs";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the checks, prints the result of each, and exits with 1 if one failed.
 
 import { closed } from "./browser.mjs";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A narrow screen with touch: the path comes first, and a tapped token opens a sheet with its details.
 
 import assert from "node:assert/strict";

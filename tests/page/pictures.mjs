@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pictures in the path: shown as pixels, one element for all tokens of each, and never interpreted as anything else.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two policies and a group of the demo engine: the same prompts under two sets of weights, and rewarded samples of one prompt.
 
 import { ask, generate, ids } from "./tokentap.mjs";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The view of a run: curves by step, selections, and the table of sessions.
 
 import assert from "node:assert/strict";

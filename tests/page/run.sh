@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Tests the page in headless Chromium, with `tokentap demo` and with an engine that sends hostile texts (engine.mjs).
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PICTURES   a folder for screenshots; none are taken if it is not set

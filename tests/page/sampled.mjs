@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The samples of one prompt: which turns they are, their rewards and advantages, and the way to their paths.
 
 import assert from "node:assert/strict";

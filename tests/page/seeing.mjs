@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page shows the data of /v1: colours, numbers, and the tokens of running generations.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The screen without sessions: its addresses, its command, which is run by a shell, and its links.
 
 import assert from "node:assert/strict";

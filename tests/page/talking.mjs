@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chat view: roles from the marks of templates, folded parts, merged characters, and its address.
 
 import assert from "node:assert/strict";

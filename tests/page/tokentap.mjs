@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts a tokentap and sends requests to it.
 
 import { spawn } from "node:child_process";

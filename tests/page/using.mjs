@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keyboard navigation, accessibility, and the control token.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The curve of 50,000 entropies: what it smooths, true values below the pointer, and zoom by wheel, drag and keys.
 
 import assert from "node:assert/strict";

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Polls a Prometheus until all targets are up, all rules are evaluated and all queries have data, except those listed in EMPTY."""
 
 import argparse

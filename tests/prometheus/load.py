@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends a round of requests of many kinds to a tokentap each second, so that as many of its metrics as a demo allows are counted."""
 
 import argparse

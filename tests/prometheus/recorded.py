@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fake engine that replays the recorded replies of a real one from a folder.
 
 The counters of its /metrics grow with every scrape, as in a running engine. A chat gets its complete reply. A stream of /generate

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A real Prometheus (Debian's) with deploy/prometheus scrapes a tokentap under load. Every recording rule and every query of the dashboard
 # must have data, except those that ask.py lists with the reason.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)

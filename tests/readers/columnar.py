@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read jsonl, arrow and parquet with column libraries, and compare the contents of the three files in each library.
 
     columnar.py FOLDER

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """distill_reference.py [--check]
 
 Reverse KL divergences from a teacher, and the mismatch of two policies, in float64 of NumPy, as the reference for src/rl. Writes

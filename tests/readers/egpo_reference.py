@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """egpo_reference.py [--check]
 
 GRPO and EGPO of random trajectories, by array operations in NumPy, as the reference for src/rl. Writes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a scripted agent with `tokentap demo`, then write the expected rows and fetch the exports.
 
     exports.py FOLDER --data URL --control URL [--think-start ID --think-end ID]

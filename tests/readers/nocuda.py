@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the registry's torch wheel importable on a machine without CUDA.
 
 That wheel is linked against about 3 GB of NVIDIA libraries. On the CPU none of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export conversations with pictures and read them with the trainers' own libraries.
 
     pictures.py TOKENTAP

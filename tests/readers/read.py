@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load the exports with the libraries of their trainers and compare with the truth.
 
     read.py FOLDER [--only NAME,NAME]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Export a scripted agent's sessions from `tokentap demo` and read them with the trainers' own libraries.
 #   run.sh [FOLDER]     keeps the exports in FOLDER if one is given
 #   TOKENTAP            the binary (target/release/tokentap, else target/debug/tokentap)

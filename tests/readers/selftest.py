@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that read.py and columnar.py accept correct files and reject wrong ones.
 
     selftest.py [FOLDER]     keeps the correct files in FOLDER if one is given

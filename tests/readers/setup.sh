@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Make the virtual environment that read.py runs in.
 #   setup.sh [FOLDER]     default: $XDG_CACHE_HOME/tokentap-readers
 # PYTHON names the interpreter (3.11 or 3.12; verl supports no newer one).

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """steps_reference.py [--check]
 
 GRPO over the discounted returns of turns, in NumPy, as the reference for src/rl. Writes tests/fixtures-rl/steps.json; with --check it

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """accuracy.py --via URL --control URL --model DIR [--tokens N] [--answer TEXT]   measures the accuracy of the entropies of a running server
 
 Samples about N tokens for own prompts at three temperatures through tokentap with top-k forced, and runs the same weights in float32 over the

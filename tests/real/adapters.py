@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """adapters.py --direct URL --via URL --control URL --adapter DIR --adapter DIR --adapter DIR
 
 Two LoRA adapters, `a` and `b`, and a third one that replaces `a`, on a real SGLang that has loaded the first two. Each turn must have the

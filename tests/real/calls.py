@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """calls.py [FIXTURE]: reads the sampled calls of tests/fixtures/tool_arguments.json with SGLang's own parsers, whole and streamed.
 
 A row without `decision` must be what SGLang reads in one of the two ways: where they differ, the one that keeps the sampled text is right.

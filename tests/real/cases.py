@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests. Replies to greedy ones must be equal; replies to sampled ones (temperature > 0) must only have the same shape.
 
 Every request sets its temperature, so that its kind is certain."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """chat.py --direct URL --tokentap BINARY --model DIR --python SGLANG_PYTHON --work DIR
 
 The openai SDK, tokentap and a real SGLang in a row; the calls between tokentap and SGLang are recorded. Twenty turns in each way of

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """compare.py --direct URL --via URL [--control URL] --model DIR [--save DIR]
 
 Sends the same requests to a real SGLang directly and through tokentap. Replies through tokentap must be the

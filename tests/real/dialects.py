@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """dialects.py: sends 200 Messages and 200 Responses requests to SGLang's own endpoints and through tokentap, and compares the token ids of
 the prompts. Requests with a known difference are counted by its reason.
 

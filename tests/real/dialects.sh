@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # dialects.sh [API...]   compares the prompts of Messages and Responses requests with those of SGLang's own endpoints. Default: both APIs.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   VERSION           the SGLang to compare with (0.5.23)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare exported pictures with the processor of the model: a conversation with screenshots on a real SGLang.
 
     export_images.py MODEL --data URL --control URL

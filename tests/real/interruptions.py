@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """interruptions.py --via URL --control URL [--resumes]
 
 Clients under load while a trainer pauses the engine, aborts what runs, and names new weights, with --pause-wait and --on-abort retry. Each

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """make_lora.py --model DIR --out DIR --seed N   writes a random LoRA adapter of rank 8 for q_proj and v_proj of the model."""
 import argparse
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # policies.sh   two LoRA adapters on a real SGLang 0.5.23 on the CPU, what tokentap records of them, and clients under load while a trainer
 # pauses the engine and aborts what runs.
 #   TOKENTAP          the binary (target/release/tokentap)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """prompt_log.py LOG [server arguments]: starts SGLang and appends the token ids of each prompt, a JSON list per line, to the file LOG.
 
 SGLang's own endpoints for Messages and Responses do not report the ids of their prompts.

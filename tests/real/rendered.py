@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rendered.py MODEL_DIR: reads conversations as JSON from standard input and prints their ids, rendered by transformers with the model's
 chat template. The arguments of tool calls are passed as objects, as SGLang does."""
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [MODE...]   tests tokentap in front of real SGLang servers: replies directly and through tokentap, exports of conversations,
 # chats of the openai SDK, and entropies compared with the weights, which are random or those of SmolLM2. All modes take about an hour,
 # 2 cores and 5 GB of memory.

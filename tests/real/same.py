@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defines equal replies: equal except for members that differ between two runs of a request.
 
 Every function returns a list of differences, each a line of text. An empty list means equal."""

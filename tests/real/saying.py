@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints a custom logit processor that makes the engine sample given ids: `custom_params: {"say": [ids]}`. Run by SGLang's Python."""
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # serve.sh VERSION PORT [server arguments]   starts the SGLang that setup.sh installed, on 127.0.0.1, and returns when it answers
 # (about a minute, several on a busy machine). Stop it: kill -- -$(cat $REAL_SGLANG_HOME/PORT.pid). MODEL=dir serves other weights.
 # PROMPT_LOG=file logs the token ids of each prompt.

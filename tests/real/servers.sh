@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced: functions that start, wait for and stop one server and one tokentap in front of it. Expects the path of the binary in
 # `tokentap` and a folder in `work`; sets `server` (a process group) and `proxy` (a process).
 server='' proxy='' pid_file=''

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """sessions.py --direct URL --via URL --control URL
 
 One conversation through tokentap: a text, tools, a stream, two samples at once, an abort, a change of weights. The export must equal,

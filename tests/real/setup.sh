@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # setup.sh [0.5.23 | 0.5.12 | 0.5.6.post2]   installs an unmodified SGLang for the CPU and makes tiny random Qwen3 weights for it:
 # one or two minutes, about 6.5 GB. Everything goes below $REAL_SGLANG_HOME (~/.cache/real-sglang); a second run
 # installs only what is missing. Needs python3 with pip, npm and the package registries.

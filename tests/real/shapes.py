@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the replies of two endpoints to the same greedy request: members and their order, values, and chunks."""
 import json
 import re

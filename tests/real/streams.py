@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams: the mode of each member, and the complete reply joined from the events.
 
 A member is cumulative if the last event has its complete value, incremental if each event has only the new part.

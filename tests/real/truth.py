@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """truth.py MODEL_DIR REPLIES_DIR   checks the entropies of saved replies against the weights
 
 Runs the weights that the server served with transformers in float32 over prompt + output ids, softmax in float64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A minimal client for single calls and for streams, which it reads event by event. It never retries."""
 import http.client
 import json

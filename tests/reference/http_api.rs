@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The page of the HTTP API, from the document at `/openapi.json`. Its examples are the requests and replies of the document; `tests/book.rs`
 //! sends them.
 

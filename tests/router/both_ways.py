@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sglang-router downstream and upstream of tokentap. Prints a line per check, and stops with an error at the first that fails."""
 
 import argparse

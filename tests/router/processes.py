@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes of the test: starts each on free ports, waits until it is ready, and stops it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Injects faults into the code of shared sessions, and checks that the simulation finds each of them.
 
 Each fault replaces texts of source files in a copy of the repository. The copy is built once: a fault takes effect only in a run that

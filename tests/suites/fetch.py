@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fetch.py FILE FOLDER: downloads a source package from the package index that pip uses, without building it."""
 
 from __future__ import annotations

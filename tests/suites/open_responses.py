@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """open_responses.py BUN CHECKOUT: runs the compliance tests of Open Responses against DATA_URL, and prints the result of each case.
 
 Exit status 1 if a case fails that is not in FAILURES, or if one of these passes.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [PYTEST ARGUMENTS]   runs conformance tests that other projects wrote, against tokentap.
 #   TOKENTAP        the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON          the interpreter (python3), 3.11 or newer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripted.py TOKENTAP COMMAND...: runs a command with tokentap in front of the scripted engine of tests/clients.
 
 The demo's model calls a tool only if a grammar forces it to. The scripted model calls the tools that the suites offer.

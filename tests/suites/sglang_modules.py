@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pytest plugin that replaces the modules of SGLang which its server tests import. The launched server is the tokentap at DATA_URL.
 
 Settings of the original server, such as its tool call parser, are accepted and have no effect.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces the module `utils` of llama.cpp's server tests: the "server" is tokentap with the demo engine, which `run.sh` has started.
 
 Settings of the original server, such as its number of slots, are accepted and have no effect.

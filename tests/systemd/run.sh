@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # deploy/systemd/tokentap.service under a real systemd: it is process 1 of new namespaces, on a copy-on-write view of this machine's files, so
 # that nothing of the machine changes. Needs root, unshare, ip, curl, and systemd 250 or newer as programs (it need not run here).
 #   TOKENTAP   the binary

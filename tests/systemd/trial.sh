@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runs as a service of the trial's systemd. Prints to its console, and powers off.
 exec >/dev/console 2>&1
 trap 'cat /run/tokentap.log; systemctl status tokentap --no-pager; systemctl poweroff --force --force' EXIT

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of control tokens in the text of users, tools and calls are not encoded as control tokens.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Incremental detokenization, compared with the decoded text of all tokens.
 
 use std::time::{Duration, Instant};

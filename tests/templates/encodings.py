@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Record the results of DeepSeek's own encoders, for models that have code in place of a chat template.
 
     encodings.py [--from target/templates] [--into encodings.json]

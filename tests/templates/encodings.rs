@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Models with code in place of a template: texts are those of DeepSeek's own encoders (`encodings.py` records them), and the text after a
 //! turn is that of the whole text.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Families whose own tokenizer no package has: their templates with the demo's tokenizer and the control tokens that the template writes. A
 //! reply that the template renders in a history is parsed to the message that it was rendered from.
 

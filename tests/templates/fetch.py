@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fetch the chat templates, tokenizers and encoders that sources.json names, each checked against its sha256.
 
     fetch.py [--into FOLDER] [NAME...]     all of them, or the named templates with what they need

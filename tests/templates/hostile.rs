@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rendering must not panic and must be deterministic for any conversation.
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Record the results of Hugging Face's transformers for every template and conversation.
 
     record.py [--from target/templates] [--into expected] [--texts FOLDER] [NAME...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The recorded results of transformers for each template and conversation, and the files they come from.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares text and ids with the record.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Render every conversation with every template by transformers, and compare the results with expected/.
 #   run.sh            fetch, record into a temporary folder, compare; then tokentap's own rendering
 #   run.sh --record   fetch, and write expected/ again

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The adapters of experiment trackers with the packages themselves, W&B offline, MLflow with SQLite and TensorBoard, and `tokentap demo`.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """check.py METRICS STEPS [--rises]   prints the metrics of python/examples/train, and fails if they are wrong."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limits and checks that check.py and verl/check.py share."""
 
 from __future__ import annotations

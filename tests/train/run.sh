@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [train.py arguments]   trains SmolLM2-135M with python/examples/train on the CPU: a real SGLang samples through tokentap, a loop in plain
 # torch trains, and curves.png shows reward and entropy. With RESUME=1 a start continues after the last checkpoint in OUT.
 #   AGENT             sdk or strands: agent.py instead of train.py, with the openai SDK or strands-agents as the agent

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [--real] [NAME...]   runs trainers that generate through tokentap. NAMEs are folders here; default: all.
 #   --real            in front of a real SGLang 0.5.23 on the CPU instead of tokentap's demo engine (../real; minutes, 6 GB)
 #   TOKENTAP          the binary (target/release/tokentap, else target/debug/tokentap)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # setup.sh NAME   makes the virtual environment of a trainer, $XDG_CACHE_HOME/tokentap-trainers/NAME, and prints its folder.
 # requirements-NAME.txt pins every package; --no-deps installs no others.
 # PYTHON names the interpreter (python3.11). If torch is listed, it is made importable without CUDA (../readers/nocuda.py).

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Sends the table of tests/integration/wire to tokentap, nginx and haproxy, each in front of a recorder. Prints which is stricter, case by
 # case, and fails if tokentap is laxer without an explanation in laxer.txt. Installs Debian's packages if the servers are missing.
 set -euo pipefail

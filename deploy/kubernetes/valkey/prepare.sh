@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Writes the configuration of the Valkey and the Sentinel of this pod. Variables: DATA, CONFIG (folders), HOSTNAME (valkey-0),
 # CLIENT_PASSWORD, OPERATION_PASSWORD.
 #

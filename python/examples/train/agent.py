@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop of train.py with an agent that calls a tool: each sample is a chat of up to three turns through tokentap.
 
 agent.py --model FOLDER --work FOLDER [options of train.py] [--agent COMMAND]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products that a small model cannot compute, a calculator that it can call, and the reward of an episode."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws reward and entropy by step from the metrics of train.py. Needs matplotlib.
 
 curves.py OUT.png NAME=metrics.jsonl...   runs with the same name have one colour; their mean is the thick line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Word problems with one sum each, in the manner of GSM8K, and their verifier: a task without a data set."""
 
 from __future__ import annotations

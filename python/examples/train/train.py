@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GRPO or EGPO in plain torch: SGLang samples through tokentap, and this process trains. Copy it and change it.
 
 train.py --model FOLDER --work FOLDER [--steps 20] [--estimator egpo]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests without SGLang and torch: when the plugin declines, which requests get values, and that no error escapes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin for SGLang: the exact entropy of every sampled token, in `meta_info.output_token_entropy`.
 
 Importing this package needs neither SGLang nor torch. Only `register`, which SGLang calls in each of its processes,

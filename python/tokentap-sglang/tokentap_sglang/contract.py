@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the parts of SGLang that the plugin uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Entropy of softmax((logits + bias) / temperature), row by row, in nats.
 
 With x = (l - max l) / T the entropy is log Z - E[x], Z = sum exp x: one maximum, one exponential and two sums an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Triton kernel that reads the logits once: float32, bfloat16 or float16, without temporaries.
 
 Each program takes a share of a row and keeps (m, s, t): the largest logit so far, s = sum exp y and t = sum y exp y for

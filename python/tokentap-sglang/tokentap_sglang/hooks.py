@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three hooks, and the entry point that registers all of them or none."""
 
 from __future__ import annotations

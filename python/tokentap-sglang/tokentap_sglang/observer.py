@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Implements SGLang's sampling observer: copies entropies of a step from the device to the requests of their tokens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The member of a request that asks for entropies, and the member of the reply."""
 
 from __future__ import annotations

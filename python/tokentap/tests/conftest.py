@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A running demo, a scripted server, and one interface to both clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that answers each request with the next step of a script, and records the requests."""
 
 from __future__ import annotations

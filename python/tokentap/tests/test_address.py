@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses and tokens: invalid ones fail at construction instead of being retried for a minute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids and numbers of whole replies: recordings of real servers, and invalid replies."""
 
 from __future__ import annotations

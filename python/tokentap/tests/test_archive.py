@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The archive of a running tokentap, read with `tokentap.dataset`."""
 
 from __future__ import annotations

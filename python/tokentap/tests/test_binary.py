@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the binary is searched, and which one is refused."""
 
 from __future__ import annotations

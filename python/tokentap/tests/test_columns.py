@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token columns: decoded rows against the numbers of the reply."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `tokentap-sidecar`, and the environment of another product named `tokentap`."""
 
 from __future__ import annotations

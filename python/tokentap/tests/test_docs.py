@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the examples of docs/install.md and docs/api/python.md."""
 
 from __future__ import annotations

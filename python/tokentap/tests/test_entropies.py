@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Means, intervals, bins and thinking of a path, compared with NumPy in float64 and with what tokentap reports."""
 
 from __future__ import annotations

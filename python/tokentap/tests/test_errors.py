@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors can be pickled, so that a process pool returns the error that was raised."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the examples that need only this package."""
 
 from __future__ import annotations

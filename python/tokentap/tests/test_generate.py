@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generations through a real tokentap, compared with their recorded turns and with a formula."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reuse of idle connections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of rows, and the inputs of trainers, with a processor that makes a token of each pixel."""
 
 from __future__ import annotations

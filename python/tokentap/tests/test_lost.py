@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replies that are lost between tokentap and the client: the retry makes no second sample."""
 
 from __future__ import annotations

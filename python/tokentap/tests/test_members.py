@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sampling parameters as keywords, names of other APIs, and members that no engine knows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The HTML of notebooks: well formed, without scripts, escaped, and bounded in size."""
 
 from __future__ import annotations

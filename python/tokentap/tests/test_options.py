@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types of options are those of the requests in `/openapi.json`."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sizes that headers of pictures declare, compared with Pillow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures: what is drawn, and in which Axes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public names of the package are those of the table in docs/api/python.md, and no document uses another one."""
 
 from __future__ import annotations

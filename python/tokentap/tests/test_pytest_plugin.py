@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixtures of the pytest plugin, in a pytest that runs as another process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arguments of a request, and the body that arrives."""
 
 from __future__ import annotations

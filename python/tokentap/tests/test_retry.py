@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each kind of failure: its error, and the number of attempts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports as tensors, against the session's record in JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scale and the colours, compared with those of the page."""
 
 from __future__ import annotations

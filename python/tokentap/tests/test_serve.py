@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`serve` and `demo`, with the built binary."""
 
 from __future__ import annotations

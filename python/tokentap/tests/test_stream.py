@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of every mode, live and recorded, converted to deltas."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of ids from an engine's /detokenize, with tokenizers of both kinds."""
 
 from __future__ import annotations

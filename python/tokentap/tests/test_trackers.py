@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The adapters with the trackers' own packages; `make trackers` installs them, and elsewhere the tests are skipped."""
 
 from __future__ import annotations

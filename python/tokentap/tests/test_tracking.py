@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numbers of `tokentap._tracking`, compared with a reference that plain Python computes from the trajectories."""
 
 from __future__ import annotations

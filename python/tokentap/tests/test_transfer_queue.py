@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The feeder of TransferQueue with a queue in memory; tests/trainers/transferqueue uses the real one."""
 
 from __future__ import annotations

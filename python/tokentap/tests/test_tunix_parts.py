@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of the tunix rollout that do not import tunix."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weight updates of the tunix rollout, against a scripted server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the values of the client are: tables, texts for people, copies in other processes, and errors of arguments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of tokentap.verl that do not import verl."""
 
 from __future__ import annotations

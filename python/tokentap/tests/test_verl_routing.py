@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Routed experts of a rollout, joined from the replies."""
 
 from __future__ import annotations

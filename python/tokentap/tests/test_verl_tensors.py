@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of tokentap.verl that need torch but not verl."""
 
 from __future__ import annotations

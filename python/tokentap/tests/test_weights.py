@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls for weights, pauses and adapters: against a demo, and against a scripted server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client of tokentap: generation with the policy's entropy, trajectories, and adapters for trainers.
 
 `serve` and `demo` start the binary.

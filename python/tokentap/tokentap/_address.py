@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The address of a server, and its token; both clients validate them at construction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asyncio client; needs aiohttp."""
 
 from __future__ import annotations

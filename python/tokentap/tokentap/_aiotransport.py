@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool of HTTP/1.1 connections to one server for the tasks of an event loop, by aiohttp."""
 
 from __future__ import annotations

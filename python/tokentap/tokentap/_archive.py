@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an archive of finished trajectories: the data files that its manifests name, each once."""
 
 from __future__ import annotations

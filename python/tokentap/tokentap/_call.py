@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request and the parser of its reply, for both clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token columns of a row: numbers about each token beyond ids, logprobs and entropies."""
 
 from __future__ import annotations

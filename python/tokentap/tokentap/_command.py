@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `tokentap-sidecar`, which runs the binary `tokentap`: `uvx tokentap-sidecar demo`."""
 
 from __future__ import annotations

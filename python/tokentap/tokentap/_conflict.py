@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refuses an environment that also has the other product named `tokentap`.
 
 The distribution `tokentap` of PyPI installs files of the same paths as `tokentap-sidecar`: the package `tokentap` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both clients are when they are copied or printed."""
 
 from __future__ import annotations

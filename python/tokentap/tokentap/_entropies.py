@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The entropies of a path's sampled tokens: measured values, intervals, thinking, bins and means.
 
 A number that is None, not finite or negative is not measured. It is NaN here and no mean counts it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of the client, each with a hint."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generation, with the entropy of the policy at each sampled token."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Escapes text of a model for HTML. Characters that are invisible or move others become visible glyphs."""
 
 from __future__ import annotations

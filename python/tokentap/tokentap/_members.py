@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The members of SGLang's /generate request, so that a misspelt one is noticed."""
 
 from __future__ import annotations

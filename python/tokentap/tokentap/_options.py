@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of exports, advantages and teachers, for type checkers; their names are those of `/openapi.json`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The format and the size in pixels that the header of a picture declares, without decoding it.
 
 A file of some kilobytes can decode to gigabytes, so the size is read before a picture is shown. The page has the same

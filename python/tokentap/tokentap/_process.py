@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A child process that ends when Python ends, and its log."""
 
 from __future__ import annotations

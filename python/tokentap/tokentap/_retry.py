@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which errors are retried, how often and when."""
 
 from __future__ import annotations

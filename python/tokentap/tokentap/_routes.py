@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every route of tokentap as a call."""
 
 from __future__ import annotations

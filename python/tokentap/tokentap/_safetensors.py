@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a safetensors file in memory without the package `safetensors`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions in the format of a trainer, the reply of `POST /v1/samples`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`serve` and `demo`: a tokentap that runs as a child process of Python."""
 
 from __future__ import annotations

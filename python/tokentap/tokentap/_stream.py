@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts the events of a stream to deltas."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The texts of token ids, decoded by the engine's tokenizer through `POST /detokenize` of the control port."""
 
 from __future__ import annotations

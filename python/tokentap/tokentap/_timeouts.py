@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timeouts of a request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows the finished paths of a tokentap and computes the numbers that `tokentap.wandb`, `tokentap.mlflow` and
 `tokentap.tensorboard` write."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool of HTTP/1.1 connections to one server, shared by threads."""
 
 from __future__ import annotations

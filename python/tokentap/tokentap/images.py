@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of rows, and the inputs that trainers make of them with the processor of a model.
 
 An export has references to pictures, or with `images="embed"` their bytes too. The functions below take a `fetch` for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows trajectories in Jupyter and VS Code, with the colours of tokentap's page.
 
 Each function returns an object that a notebook shows as HTML. The HTML has no scripts and loads nothing, so it also

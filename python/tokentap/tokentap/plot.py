@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of entropies for papers, one column wide. They need matplotlib: `pip install 'tokentap-sidecar[notebook]'`.
 
 Each function draws into `ax`, or into a new figure, and returns the Axes. Tokens that are not measured are left out.

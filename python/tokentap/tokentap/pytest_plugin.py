@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures for pytest: a running `tokentap demo`, and sessions of it.
 
 pytest loads this module by its entry point `tokentap`. The command line has `--tokentap-bin PATH`, the configuration

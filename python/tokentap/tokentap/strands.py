@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An adapter for strands-sglang: a client that names its session, and sessions as rollouts."""
 
 # mypy: allow-subclassing-any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types of the reply of `trajectories`. They are those of the schemas of the same names in `/openapi.json`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An adapter for TransferQueue: puts finished trajectories into the queue, each under its key."""
 
 from __future__ import annotations

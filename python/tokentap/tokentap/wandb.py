@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs the numbers of finished paths to Weights & Biases."""
 
 from __future__ import annotations

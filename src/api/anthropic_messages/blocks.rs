@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts content blocks to the messages of a conversation, as SGLang's own endpoint converts them.
 
 use crate::api::body::{SkippedParts, invalid, take_member};

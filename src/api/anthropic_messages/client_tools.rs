@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tools of Anthropic that the client executes. A request names their version, and their input schema is published.
 
 use crate::api::body::invalid;

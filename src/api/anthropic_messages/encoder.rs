@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes a message, whole or as a stream of events.
 
 use std::time::Duration;

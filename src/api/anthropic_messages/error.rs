@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors in Anthropic's format.
 //!
 //! Clients decide by the type, the status and some words of the message: Claude Code compacts the conversation when a message says "prompt

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decodes the body of a Messages request.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts the tools of a request to the format of chat templates.
 
 use super::client_tools;

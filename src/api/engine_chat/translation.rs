@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Translates a request of another API to a chat of the engine's own endpoint.
 //!
 //! The engine renders what tokentap cannot render, such as images. The other members of the chat come from the /generate request that the API

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures of requests to `/generate`, before they are sent.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors in OpenAI's format.
 //!
 //! SGLang writes the members of an error without OpenAI's `error` around them. Its clients read them there, and OpenAI's client for JavaScript

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The mapping from fields of an OpenAI request to fields of a /generate request.
 
 use crate::api::body::{RequestBody, invalid};

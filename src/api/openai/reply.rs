@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parts of a reply that the APIs share: `usage`, `metadata`, logprobs and lists of ids.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Custom tools and choices of tools, as Chat Completions and Responses have them.
 //!
 //! Chat templates know functions only. So a custom tool, whose input is a text, is shown as a function with one string.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decodes the messages of a chat request.
 
 use crate::api::body::{invalid, take_member};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes the body of a chat reply, and the members that a streamed reply has too. Members from the engine are copied as JSON text.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes the chunks of a streamed chat from the events of a /generate stream.
 
 use super::reply::{Delta, ReplyContext, ToolCallMember};

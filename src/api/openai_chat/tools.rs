@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decodes the tools of a chat request.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes the reply to a completion. Its text is the engine's text.
 
 use super::request::CompletionRequest;

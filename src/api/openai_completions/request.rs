@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decodes the body of a completion request and builds its /generate request. It needs no tokenizer, because the engine encodes the prompt
 //! and decodes the sampled tokens.
 

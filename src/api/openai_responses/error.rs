@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors in the format of OpenAI's SDKs, `{"error":{…}}`.
 //!
 //! Clients decide by the status and the code: agents compact the conversation at `context_length_exceeded`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts input items to the messages of a conversation.
 //!
 //! Ids, statuses, phases, annotations and logprobs of items are not part of the conversation.

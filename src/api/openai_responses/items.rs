@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The output items of a response.
 
 use super::tools::ToolName;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The response object, and what whole and streamed replies share.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `GET` and `DELETE /v1/responses/{id}`, and `GET /v1/responses/{id}/input_items`.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stored responses: what a session holds of them, and how a later request continues them.
 //!
 //! Only the request of a response is stored, with its turn. The response itself is encoded again from the tokens of the turn.

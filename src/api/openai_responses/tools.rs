@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts the tools of a request to the format of chat templates, and their names back.
 //!
 //! Templates know functions only. So the name of a tool in a namespace begins with the namespace.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pictures and large extras, which are blobs.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Object storage in memory that delays, fails, and loses the answers of operations that it carried out.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Archivers of several processes that share sessions through a ledger.
 
 use std::collections::BTreeSet;

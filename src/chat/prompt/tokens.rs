@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Assembles the token ids of a prompt from recorded turns and rendered messages.
 
 use super::{PromptBuilder, PromptLimits, RepeatedTurn};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reports on the shared ledger: whether it can be used, and which settings of its servers lose data.
 
 use super::{Report, Verdict};

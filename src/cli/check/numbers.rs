@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reports on the engine's numbers: the vocabulary size, streams, exact entropies, the temperature of logprobs.
 
 use super::GENERATION_TIMEOUT;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lines of the report, as text, as a table for the terminal, or as JSON.
 
 use serde::Serialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reports on the requests of tokentap to the upstream: the router and its engines, aborts, and the tokenize route.
 
 use crate::cli::check::{Report, Verdict};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reports on the engines of `--teacher`: whether they answer, and whether the ids of the upstream mean the same tokens there.
 
 use super::{Report, Verdict};

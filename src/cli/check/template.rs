@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reports how the chat template renders tools and a final assistant message.
 
 use super::{Report, Verdict};

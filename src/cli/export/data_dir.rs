@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exports sessions from the log in `--data-dir`, without a running tokentap.
 
 use std::collections::{HashMap, HashSet};

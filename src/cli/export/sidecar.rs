@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exports sessions from a running tokentap, through its control port.
 
 use std::collections::HashSet;

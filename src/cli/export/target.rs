@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The output file of an export, which is created or replaced only when the export is complete.
 
 use std::ffi::OsString;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes log lines on a separate thread, many lines in one system call.
 //!
 //! A write per line costs a request several microseconds, and a full pipe blocks the thread that logs. Here a line is copied into a buffer,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A path of a session, read from the control port in ranges.
 
 use std::ops::Range;

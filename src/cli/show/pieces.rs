@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pieces of text: a token, or the neighbouring tokens that share a character.
 
 use std::collections::{BTreeSet, HashMap};

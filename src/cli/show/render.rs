@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A path as lines of the terminal.
 
 use std::fmt::Write;

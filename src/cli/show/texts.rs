@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The texts of token ids, decoded by the engine's tokenizer in bounded requests.
 
 use std::collections::HashMap;

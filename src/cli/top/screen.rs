@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The terminal while the table is shown: raw mode and the alternate screen.
 
 use std::io::{self, Write};

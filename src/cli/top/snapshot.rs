@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A snapshot of the running sequences, from the control port.
 
 use std::sync::Arc;

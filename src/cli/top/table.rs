@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table as lines of text.
 
 use std::collections::HashMap;

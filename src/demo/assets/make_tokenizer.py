@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes tokenizer.json and tokenizer_config.json from corpus.txt.
 
 A byte-level BPE of VOCAB_SIZE entries, special tokens last. Run it in this

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compiles a JSON schema to rules for the texts of its values.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes the JSON of a reply, with the numbers of the JSON libraries that SGLang uses.
 
 use std::io::Write;

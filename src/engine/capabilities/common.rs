@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Combines the capabilities of a router's engines into those that hold for all of them.
 
 use std::fmt::Debug;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/abort_request`: its body, and what engines answer.
 
 use http::StatusCode;

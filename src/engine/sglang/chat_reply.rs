@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads the replies of the engine's own chat endpoint: their token ids, and the bytes without the ids that the client did not ask for.
 
 use std::collections::BTreeMap;

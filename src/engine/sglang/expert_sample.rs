@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Asks the engine for the routed experts of a few tokens, to compare them with the shape of the model.
 
 use http::Method;

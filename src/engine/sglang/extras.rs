@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The members of `meta_info` that are recorded with a turn, under their names.
 
 use crate::columns::{Alignment, COLUMNS, Encoding};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The flat forms of top logprobs in 0.5.23: one list of values and one of ids, plain or in base64, with a shape.
 
 #[cfg(target_arch = "x86_64")]

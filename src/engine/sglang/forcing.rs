@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decides what is forced on a request and when nothing is forced.
 
 mod columns;

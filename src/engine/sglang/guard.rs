@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Refuses requests that are known to crash a server or to receive another request's reply, with a 400 that names the field.
 //!
 //! Measured on the CPU with real servers. 0.5.23 crashes on `top_logprobs_num` above the vocabulary, on a list of it or of

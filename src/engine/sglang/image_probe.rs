@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Asks the engine whether it takes a prompt as ids with a picture, and shows the tokens of the picture.
 
 use std::time::Duration;

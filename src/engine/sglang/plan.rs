@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans a request for SGLang.
 
 use std::sync::Arc;

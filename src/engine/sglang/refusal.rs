@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Streams that the engine refuses: SGLang answers a stream with status 200 before it checks the request.
 
 use memchr::memmem;

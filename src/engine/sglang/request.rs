@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses the fields of a /generate request that tokentap uses. The bytes are unchanged.
 
 mod builder;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses one object of a reply: a whole reply, an element of a list, or an event of a stream.
 
 mod array;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Continues an aborted generation: which requests allow it, the request for the rest, and how its reply is joined to what the client has.
 //!
 //! The continuation is a separate request, whose prompt is the first prompt with the tokens sampled so far. The counts, lists and

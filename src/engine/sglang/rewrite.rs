@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rewrites the client's body for the engine and changes only the members that the plan needs.
 
 use std::fmt::Display;

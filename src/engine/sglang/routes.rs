@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SGLang's paths: which of them generate, which may block, which change the weights, and their labels in metrics.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether the ids of a student mean the same tokens to the engine of a teacher.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses SGLang's logprob lists from the bytes of a JSON reply, without building a document.
 //!
 //! A reply with 20 logprobs for each of 512 tokens is 360 KB of numbers, and parsing them is most of the work per reply. So numbers in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scores tokens that another policy sampled: asks an engine for the logprobs of a prompt, and generates nothing.
 
 use serde::Deserialize;

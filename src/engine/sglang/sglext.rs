@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `sglext`: the token ids in a reply of the engine's chat endpoint. Which of them a client asks for, and how all of them are requested.
 
 use http::{HeaderMap, HeaderName, HeaderValue};

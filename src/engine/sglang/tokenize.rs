@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine's tokenizer: the ids of text prompts, while the engine generates.
 
 use std::sync::Arc;

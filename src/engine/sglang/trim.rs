@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Removes from a reply the members that were forced on its request.
 
 use crate::columns::COLUMNS;

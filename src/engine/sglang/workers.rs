@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `GET /workers` of sglang-router.
 
 use serde::Deserialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects whether the engine at an address was replaced since it was probed.
 
 use std::collections::HashMap;

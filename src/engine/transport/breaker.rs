@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A circuit breaker: fails calls at once while the upstream cannot be connected to.
 //!
 //! Connecting to an unreachable host takes up to a second to fail, and every waiting request holds memory. After some consecutive

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The HTTP client of the upstream, for agents' traffic and tokentap's own calls.
 
 use std::borrow::Cow;

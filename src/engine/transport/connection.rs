@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An open connection to the upstream, and the bytes that were received over it.
 
 use std::io;

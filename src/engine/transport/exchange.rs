@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A request and the head of its reply over one connection, driven by the task that waits for the reply.
 
 use std::future::poll_fn;

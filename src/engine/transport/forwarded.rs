@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Forwards an upstream body to the client unchanged.
 
 use std::future::Future;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the body of a reply ends: after its length, after its last chunk, or with the connection.
 
 use http::{HeaderMap, HeaderName, HeaderValue};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The heads of requests to the upstream, and of its replies.
 
 use std::mem::MaybeUninit;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hop-by-hop headers (RFC 9110, 7.6.1).
 
 use http::{HeaderMap, HeaderName, header};

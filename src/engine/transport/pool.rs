@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pool of connections to the upstream.
 //!
 //! The task that serves the client writes the request and reads the reply. docs/decisions/engine.md states why hyper's client is not used.

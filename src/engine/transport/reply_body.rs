@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The body of a reply, read from its connection by the task that needs it.
 
 use std::io;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Splits a byte stream into server-sent events and preserves every byte.
 //!
 //! A proxy forwards bytes unchanged, so an event holds its raw bytes and the range of its data.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replies over real connections, compared with hyper's client.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conversion of each storage type to 32-bit floats.
 
 use super::kernel::Machine;

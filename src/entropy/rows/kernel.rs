@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Computes statistics from whole rows of logits. The code is the same for every instruction set.
 //!
 //! A row is processed in blocks that fit into the first-level cache: widened to 32 bits, then added to the sums.

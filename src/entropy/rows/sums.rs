@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The three sums over a row, relative to the greatest logit so far.
 
 use super::kernel::Machine;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Arrays with their fields: the parts of which the record batch is built.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An example with a value in every column, and record batches as JSON.
 
 use std::ops::Range;

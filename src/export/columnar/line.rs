@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A row of a record batch as one line of JSON.
 
 use arrow_array::cast::AsArray;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The schema of `jsonl`, `arrow` and `parquet`, and rows as a record batch.
 //!
 //! Each column is defined together with its field, so the schema is that of a batch without rows. `docs/reference/export-schema.md`

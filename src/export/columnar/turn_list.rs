@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The list `turns` of a row: the facts of each call, and the JSON of its client.
 
 use std::collections::BTreeMap;

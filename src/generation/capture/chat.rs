@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Captures a chat of the engine's own endpoint. The engine reports the token ids of the whole reply at its end.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures and counts the tokens of each object and each finished sequence.
 
 use std::borrow::Cow;

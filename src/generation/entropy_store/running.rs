@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lists the running sequences, for a client that does not know any request id.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which token columns are requested with a call, and from which token on.
 
 use super::Generator;

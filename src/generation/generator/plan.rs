@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans a request: checks it with the guard, decides what the engine is asked for, reserves its ids, and creates the capture of its reply.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Begins to read a reply: as a stream, as a whole, or without parsing it.
 
 use std::sync::Arc;

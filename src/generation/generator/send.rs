@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sends a planned request, and sends it again where a refusal may have another cause than the request.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The token columns of a sequence that has not finished.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures of one prompt of a request, from the request to the echo that shows their tokens.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a recorder knows about the request before the reply begins.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One client's reader of a reply that other clients may read too.
 
 use std::future::poll_fn;

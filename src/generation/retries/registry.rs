@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The registry of attempts by session, with the limits of undelivered ones.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Buffers the events of a reply for its readers and for retries.
 
 use std::collections::VecDeque;

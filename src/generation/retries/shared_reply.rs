@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reply to an attempt, shared by several readers. The most advanced reader polls the source, and events are buffered for the others.
 
 use std::collections::BTreeMap;

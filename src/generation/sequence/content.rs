@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects whether the lists of an event hold all tokens so far or only the new ones. The event itself decides: behind a router the engine
 //! is not always the one that was probed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine's exact values of a sequence, and whether they belong to its tokens.
 
 use super::{EventStep, Sequence};

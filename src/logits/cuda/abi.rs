@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The structs that the kernels of `cuda/` read and write, with the same layout as there.
 
 /// Types that any bit pattern is valid for, without padding.

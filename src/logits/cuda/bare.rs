@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernels and the bus without worker thread and queue, for `make bench-gpu`.
 
 use std::sync::Arc;

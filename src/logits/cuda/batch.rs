@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Makes batches of the rows that are submitted to the device.
 
 use std::time::{Duration, Instant};

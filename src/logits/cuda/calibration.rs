@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks that the device and the CPU agree, and measures from how many rows on the device is faster.
 
 use std::time::{Duration, Instant};

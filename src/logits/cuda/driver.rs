@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the driver and a device, or the reason why none can be used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tracks whether the device is usable.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

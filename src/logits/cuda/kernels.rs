@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Loads the kernels of `cuda/` into a context and launches them.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The stream and buffers of one batch on the device.
 
 use std::sync::Arc;

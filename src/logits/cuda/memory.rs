@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Buffers that exist twice: pinned on the host, and on the device.
 
 use std::marker::PhantomData;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Splits the rows of a caller into jobs and waits for their numbers.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What happens to submitted rows when a device is dropped, with a fake driver that runs on the CPU. A process loads a driver only once,
 //! so each of these tests starts this program again.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The thread that owns the device: it measures batches, on the CPU once the device is lost.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses a safetensors body incrementally, in pieces of any size; rows are submitted while the body is still being received.
 
 use std::sync::Arc;

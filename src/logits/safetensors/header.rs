@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The header of a safetensors body: its tensors, their types and sizes.
 
 use safetensors::tensor::{Dtype as TensorDtype, Metadata};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes the numbers of a slice as JSON or safetensors.
 
 use safetensors::tensor::{Dtype, TensorView, serialize};

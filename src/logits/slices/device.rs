@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The optional device: it is opened in the background, and gets the rows that are worth the copy.
 
 use std::sync::{Arc, OnceLock};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Receives the rows of a slice, in pieces of any size, and returns their numbers.
 
 use std::collections::VecDeque;

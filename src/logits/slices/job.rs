@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A slot of rows to measure, with the channel for the reply.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The CPU threads that measure rows.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The shape of a slice: its rows and their columns.
 
 use super::{MAX_VOCAB, SLOT_BYTES, SLOT_ROWS};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fixed-size buffers for rows, and their pool.
 
 use std::sync::Arc;

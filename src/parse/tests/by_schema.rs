@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Values that are texts are read by the types of the parameters.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls that are emitted in parts: the parts of the arguments, and calls that become invalid or are cut off.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! When events are emitted, and how the time of parsing grows with the text.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `loads` and `dumps` agree with Python's `json`.
 
 use proptest::prelude::*;

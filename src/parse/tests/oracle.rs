@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A naive reference parser of whole texts for the formats of strands-sglang. It shares only `loads`, `dumps` and the reader of strings with the
 //! parser. It does not know that a think start in a string of a call is text.
 //!

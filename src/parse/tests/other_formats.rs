@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls in the formats that strands-sglang has no parsers for.
 
 use super::*;

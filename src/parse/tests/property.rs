@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The message does not depend on where the text is cut, and equals that of the reference parser.
 
 use proptest::prelude::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Property tests of calls that are emitted in parts: random texts, changed texts, and random cuts.
 
 use proptest::prelude::*;

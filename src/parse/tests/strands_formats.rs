@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls in the four formats that strands-sglang has parsers for. The expected calls are those of its parsers, except for arguments that are
 //! not an object, the key `parameters` and markers in strings.
 

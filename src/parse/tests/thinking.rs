@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which text is reasoning, and which is content or a call.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Markers that have a token are distinguished from equal text in other tokens.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The body of a generation's reply. Events are encoded as the client reads them.
 
 use std::future::Future;

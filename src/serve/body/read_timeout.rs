@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The read timeout of a request body, which also enforces a minimum rate.
 //!
 //! A limit on each pause alone would let a client that sends a byte now and then hold its connection forever.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The activity of an HTTP/2 connection, for its idle timeout.
 //!
 //! Over HTTP/1 hyper has a timeout for each head, which closes an idle connection. Over HTTP/2 it has none: a client that only answers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The timeout of the first head of a connection.
 //!
 //! hyper waits without a timer until it knows the version, and its only header timeout is also the idle timeout. So the first head has a

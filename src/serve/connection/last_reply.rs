@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The last replies of an HTTP/1 connection while the server drains.
 //!
 //! A head that is sent during the drain has `connection: close`. A head that was sent before has not, so its client may send the next

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The listener of a port, with its TLS, and the kernel's queue of connections that are not accepted yet.
 #![cfg_attr(
     all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")),

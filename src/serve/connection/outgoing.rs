@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes to a client: a write timeout, and a close that does not lose the end of the reply.
 //!
 //! A reply that the client does not read holds memory while its connection lives, so a connection whose client reads nothing for some time

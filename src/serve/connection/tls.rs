@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TLS on a port. The certificate comes from files and is reloaded when they change.
 //!
 //! The files are read at an interval and compared by content. A watch of the folder would need a crate and would have to follow the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The OpenAPI description of the HTTP routes that tokentap serves, at `/openapi.json` of the control port.
 //!
 //! The parts below `openapi/` are written by hand. [`compose`] merges them and adds what the code defines: the version, the enumerations

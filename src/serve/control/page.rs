@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The page at `/` of the control port, which shows the tokens of sessions. It consists of plain modules in the binary: it has no build
 //! step and loads nothing from other hosts. The page itself needs no token. Its data comes from `/v1`, which needs the control token.
 

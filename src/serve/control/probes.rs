@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Probes and metrics: `/livez`, `/readyz` and `/metrics`.
 
 use std::sync::atomic::Ordering;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/*` of the control port: the router of the routes for trainers.
 
 mod advantages;

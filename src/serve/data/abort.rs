@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/abort_request`: the only control route of SGLang that agents may use, and only for a request that is in flight here. Agents share an
 //! engine, so no agent may stop or change it for the others.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Serves the requests of the agents' APIs: the part that all APIs share.
 
 mod encoding;

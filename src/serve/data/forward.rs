@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Forwards requests whose replies are not read. Bodies are streamed in both directions, byte for byte.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Serves POST and PUT /generate.
 
 use std::sync::Arc;

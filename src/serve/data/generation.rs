@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What the generations of all APIs share: their calls, once the body has been read, and their runs.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Observes calls that change the weights or pause the generation, and advances the policy epoch.
 
 use std::pin::Pin;

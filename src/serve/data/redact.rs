@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Removes keys from the engine's replies about itself.
 
 use http::{Response, header};

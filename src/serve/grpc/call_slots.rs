@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits the number of concurrent calls of `Entropy.Compute` on one port.
 
 use std::sync::{Arc, Weak};

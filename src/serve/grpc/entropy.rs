@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap.v1.Entropy`: receives slices of logits and replies their measurements.
 
 use std::sync::Arc;

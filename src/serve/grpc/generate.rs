@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap.v1.Generate`: POST /generate over gRPC.
 
 use std::future::poll_fn;

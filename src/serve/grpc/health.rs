@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `grpc.health.v1.Health`: the readiness of `/readyz` over gRPC.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts sessions, turns and paths to messages.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages and services generated from `proto/tokentap/v1/tokentap.proto`. `tests/codegen.rs` checks them, and writes them with
 //! `UPDATE=1`.
 

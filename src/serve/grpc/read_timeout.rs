@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The read timeouts of `Entropy.Compute`: a long one between messages, and a short one within a message.
 
 use std::error::Error as StdError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bodies of replies: one splits large messages into small frames, and one ends an endless stream when the server drains.
 
 use std::future::Future;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The gRPC services of a port.
 
 use std::convert::Infallible;

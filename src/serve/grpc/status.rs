@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts errors to gRPC statuses. The code follows from the HTTP status, here alone.
 
 use http::{HeaderMap, Response, StatusCode};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap.v1.Trajectories`: the recorded sessions, for trainers.
 
 use std::sync::Arc;

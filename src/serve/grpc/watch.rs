@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `Trajectories.Watch`: three event streams, each driven by the client's reads.
 
 use std::borrow::Cow;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Admits requests: only once the sessions are restored, and up to the limit of concurrent requests.
 
 use std::sync::Arc;

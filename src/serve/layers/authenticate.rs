@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks whether a client may send a request.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};

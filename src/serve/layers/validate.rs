@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Refuses requests that hyper accepts and a proxy could parse in another way. A request must have exactly one valid `Host`, a valid
 //! `:authority`, and no transfer coding except chunked.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An item of a stored request, without the pictures that its turn has.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The request of a stored response. With the tokens of its turn it suffices to return the response, or to continue it.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the change to earlier turns with which a prompt begins a branch.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An index of the conversations of a session by their digests. It detects how a later call changed an earlier conversation.
 
 use std::collections::BTreeMap;

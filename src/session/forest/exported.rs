@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The rows that an export of the default classes has, kept up to date while turns are added.
 
 use std::collections::BTreeSet;

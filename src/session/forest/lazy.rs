@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The turns of a session, which become a [`Forest`] when a call needs it. Most sessions have one turn, for which the indexes of a forest
 //! would take as much memory as the turn.
 

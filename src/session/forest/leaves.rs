@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counts the turns of a forest by kind, and finds those that end a path.
 
 use std::collections::HashMap;

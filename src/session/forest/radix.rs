@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A radix tree over the token sequences of turns, each from its root on. It finds the deepest turn that is a prefix of a prompt in time
 //! linear in the prompt, however many turns share that prefix. Prompts with pictures are compared by their keys: see
 //! [`PromptImages`](crate::session::PromptImages).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The acknowledgement of an append: whether the record is in the log.
 
 use std::io;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The append-only log from which sessions are restored after a restart or crash.
 //!
 //! Records are written to numbered files of one directory, each record with its own checksum. A process never appends to a file of an

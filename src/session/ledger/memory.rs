@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A ledger in memory with the semantics of the real one, for tests.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The records of sessions, and their encoding.
 //!
 //! A record is encoded as a head in the format of postcard, the token columns of a turn or its scores in the order in which the head describes them,

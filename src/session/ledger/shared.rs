@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ledger that several processes share.
 //!
 //! A session is one list of entries. The first entry begins the session: its uid is the session's birth. A process appends to the list

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The shared ledger on Valkey, or Redis 7 and later.
 //!
 //! | key | type | content |

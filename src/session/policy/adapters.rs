@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The epochs of LoRA adapters: a trainer loads, unloads and replaces an adapter while the base weights stay.
 //!
 //! SGLang serves the requests of an adapter before it unloads it, and refuses to load a name that is loaded. So an adapter is updated by

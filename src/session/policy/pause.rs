@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pauses of the generation: what a trainer's calls and the tokens that arrive say about them.
 
 use std::ops::RangeInclusive;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The policies that sampled the tokens of a response: divides them into spans of epochs.
 
 use std::collections::VecDeque;

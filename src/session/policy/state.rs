@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The epochs that are remembered, and the update that is open.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One running call of a session.
 
 use std::sync::Arc;

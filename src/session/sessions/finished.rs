@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The finished paths, in the order in which they were published.
 
 use std::fmt;

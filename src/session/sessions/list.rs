@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The list of sessions, in pages.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changes of shared sessions that add no turn. Each is decided on the entries that this process has read, and appended only if the list
 //! still ends there; otherwise the list is read, and the change is decided again.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The background work of a process that shares sessions: it appends detached changes, compares lists after a disruption, and finishes idle
 //! sessions.
 

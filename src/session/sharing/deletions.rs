@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Deletions of sessions.
 //!
 //! A deletion is by name and time: it removes the turns that were recorded before it, also those of a process without a connection that began

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions in memory whose changes the ledger lacks: their bytes, and their turns in the local log.
 
 use std::sync::Arc;

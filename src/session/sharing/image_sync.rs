@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a process knows of the pictures of a shared session in the ledger: which are stored, and which were not read.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures of shared sessions.
 //!
 //! The entries of a list have references. The ledger has the bytes of each picture once for all sessions, within a limit. They are stored before the

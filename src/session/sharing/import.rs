@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Appends a session of one process, which was restored from its local log, to the ledger.
 
 use std::sync::Arc;

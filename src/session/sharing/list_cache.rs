@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cache of a session's list, and how it reads further entries.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The list of the sessions of all processes, from the index of the ledger.
 
 use std::cmp::Ordering;

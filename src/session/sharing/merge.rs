@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Merges a session with a list of the ledger that does not continue it.
 //!
 //! That happens if a failover of the ledger lost entries, or if other processes appended while this one could not. The order of the list

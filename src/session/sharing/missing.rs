@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Missing changes: neither the ledger nor the session in memory has them. They are appended later.
 
 use std::sync::Arc;

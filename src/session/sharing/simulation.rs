@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Deterministic simulation of processes that share sessions through a ledger that fails.
 //!
 //! A history is made from a seed: clients call random processes, while requests and answers are delayed and lost, and the ledger fails

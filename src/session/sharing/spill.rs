@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Turns that are in the local log only.
 //!
 //! While the ledger fails, all changes stay in memory until it has them. When they take all of the memory that sessions may take, further

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The finished paths of all processes, from the streams of the ledger.
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Adds turns to shared sessions.
 
 use std::collections::VecDeque;

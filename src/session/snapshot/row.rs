@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A row of an export, without a list of its turns.
 
 use std::borrow::Cow;

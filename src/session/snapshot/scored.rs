@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Snapshots and rows with the scores of a teacher.
 
 use std::collections::HashMap;

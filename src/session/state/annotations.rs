@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changes of a session that add no turn: rewards, scores, tags.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tokens of a prompt whose values in a token column are recorded.
 
 use super::Session;

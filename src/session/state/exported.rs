@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The rows that an export of the default classes has, without their tokens.
 
 use smallvec::SmallVec;

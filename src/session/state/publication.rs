@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The finished paths of a session: which were published, and from which turn on each is trained; and the latest ones of all sessions.
 
 use std::collections::{BTreeMap, BTreeSet};

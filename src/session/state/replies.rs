@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An index of a session's replies by the digests of their messages. It shows whether assistant text was sampled in this session.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The rewards of a session.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entropies of the thinking of a session.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changes of a session that add no turn: frozen versions, rewards, tags, deleted responses.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sends the changes of a store to watchers.
 
 use std::sync::{Arc, Weak};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Values that most turns of a process have in common. One copy of each is in memory.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finishes idle sessions, and evicts sessions by age and by bytes.
 
 use std::sync::Arc;

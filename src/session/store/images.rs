@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures of all sessions in memory, each once.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions in the order of creation and of use, and finished paths by number.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

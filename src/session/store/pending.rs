@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls that began before their session existed.
 
 use std::collections::HashMap;

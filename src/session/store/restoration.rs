@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The progress of restoring a store from its log.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Eviction by bytes and by time, and which sessions count as used.
 
 use std::sync::Arc;

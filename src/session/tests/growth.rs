@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time of operations on a session is linear in its size, whatever its shape.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Turns with classes: which of them an export trains, and which leaves it excludes.
 
 use std::sync::Arc;

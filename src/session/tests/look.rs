@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the exports of a session with those of its model.
 
 use super::super::{Cause, ExportedRow, Path, Session, Turn, reward_number};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A brute-force model of a session: each turn holds all its tokens, and each query visits all turns.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random operations on sessions, with few tokens, so that prompts often share a prefix.
 
 use proptest::collection::vec;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Property tests: after any operations the store equals the model.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Failures that the model found, reduced.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrent callers: no deadlock, no lost turn, and the store equals the model.
 
 use std::collections::BTreeMap;

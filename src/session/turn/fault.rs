@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Why the tokens of a turn are not trained.
 
 use crate::named_enum::named_enum;

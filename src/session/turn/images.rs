@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The pictures of a turn's prompt, and the keys by which prompts with pictures are compared.
 
 use std::collections::{BTreeMap, BTreeSet};

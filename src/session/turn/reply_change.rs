@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a client changed in a reply of the session before it returned the reply.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where the sampling parameters of a turn come from.
 
 use serde::{Deserialize, Serialize};

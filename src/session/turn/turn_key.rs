@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The key of a turn: an opaque text that the client gets with the reply and returns in later calls.
 //!
 //! A key is a hash of the engine's request id, which the turn records, so it stays valid after a restart. The id is random and the key cannot be

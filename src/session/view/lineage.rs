@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sums over paths, and which of their turns are new, without a list of turns for each path.
 //!
 //! A branched session has far fewer turns than all its paths have steps. The time here is linear in turns, not in steps.

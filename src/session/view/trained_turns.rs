@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The turns of a version whose sampled tokens an export trains.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Extracts the text that a template writes after an assistant turn.
 
 use super::{PLACEHOLDER, PromptError, Renderer, Setting, message};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks a template by rendering short conversations: whether the text that is rendered after a turn equals the end of the whole rendered
 //! conversation, and what the template does with tools and with a final assistant message.
 

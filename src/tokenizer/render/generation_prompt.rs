@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds the text that a template writes for `add_generation_prompt`: the start of a reply.
 
 use std::sync::Arc;

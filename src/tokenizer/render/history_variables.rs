@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects whether the variables of a template change the text of a history.
 //!
 //! A variable may change the system prompt, as the effort of gpt-oss does, or only the start of the next reply, or nothing. Conversations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The token that a template writes for a picture, and that the engine replaces by the tokens of the picture.
 
 use super::{Renderer, Setting};

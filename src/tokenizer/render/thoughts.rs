@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects what a template does with the thoughts of assistant turns.
 
 use super::checks::tool;

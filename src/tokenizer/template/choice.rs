@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chooses between a template and code for the prompts of a model, as SGLang does.
 
 use super::Encoding;

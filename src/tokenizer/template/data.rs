@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Template values of a conversation: dicts and lists that print as in Python.
 
 use std::collections::HashMap;

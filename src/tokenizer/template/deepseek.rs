@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Renders conversations for DeepSeek V3.2 and V4, which ship code in place of a chat template.
 //!
 //! The texts are those of DeepSeek's own encoders, with which the models were trained: `encoding_dsv32.py` in the repository of DeepSeek V3.2,

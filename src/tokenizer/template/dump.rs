@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The filter `tojson` of transformers: `json.dumps`, which does not escape HTML.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};

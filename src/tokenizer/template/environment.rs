@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Configures minijinja to render like Jinja in transformers.
 
 use std::fmt::Write;

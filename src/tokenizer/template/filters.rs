@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Jinja filters whose arguments or results differ in minijinja.
 
 use std::borrow::Cow;

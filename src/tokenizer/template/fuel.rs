@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits the instructions of a rendering, so that a template that loops for ever does not hold its thread.
 //!
 //! The limit grows with the conversation. A template visits each message a few times and does some work for each value and each line of

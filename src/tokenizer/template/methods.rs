@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Methods of Python's strings, lists and dicts that `pycompat` lacks, or whose positions it counts in bytes.
 
 use minijinja::value::{Kwargs, ValueKind, from_args};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Python's `str`, `repr` and `str.splitlines`.
 
 use std::fmt::Write;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Rewrites the source of a template: replaces syntax that minijinja lacks or reads differently.
 
 use std::fmt::Write;

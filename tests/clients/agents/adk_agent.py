@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Google's Agent Development Kit, which calls the model through litellm; its session keeps the history."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Microsoft Agent Framework with the API CLIENT_API, non-streaming and streaming; its session keeps the history."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The openai SDK through the gateway of Agent Lightning, which sends the calls of a rollout on to its model server."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """agno with the API CLIENT_API, non-streaming and streaming; its database keeps the history."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vercel's AI SDK with the provider of the API CLIENT_API: generateText and streamText alternately.
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";

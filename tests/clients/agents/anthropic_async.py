@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asynchronous anthropic SDK: create() and stream() alternately, with thinking switched on."""
 
 import asyncio

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Anthropic SDK for JavaScript, non-streaming and streaming alternately.
 import Anthropic from "@anthropic-ai/sdk";
 import { check, fahrenheit, key, model, root, system, users, weather } from "./scenario.mjs";

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The anthropic SDK: create(), create(stream=True) and stream() in turn, and count_tokens before each call.
 
 The SDK builds its types without validating them, so each event and message is validated here.

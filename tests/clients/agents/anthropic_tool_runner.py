@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tool runner of the anthropic SDK, without and with streams."""
 
 from anthropic import Anthropic, beta_tool

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AutoGen's AssistantAgent, which keeps the history, with its OpenAI client."""
 
 import asyncio

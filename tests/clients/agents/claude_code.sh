@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Claude Code without a terminal: the tasks of CLIENT_TASKS, a line TASK:ANSWER for each, each but the first in a new process that continues the
 # conversation. The executable is part of the package claude-agent-sdk.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Codex without a terminal: the tasks of CLIENT_TASKS, a line TASK:ANSWER for each, or TASK:ANSWER:PICTURE with a file that is attached,
 # each but the first in a new process that resumes the conversation.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Continue's cn without a terminal: a task, and a second process that resumes the conversation.
 set -euo pipefail
 mkdir -p work

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Copilot CLI without a terminal, with the API CLIENT_API: a task, and a second process that continues the conversation.
 set -euo pipefail
 export COPILOT_PROVIDER_BASE_URL=$CLIENT_BASE_URL COPILOT_PROVIDER_API_KEY=none COPILOT_MODEL=scripted COPILOT_OFFLINE=true

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deepagents with ChatOpenAI: the conversation of the scenario, or (CLIENT_TASK) a task for a sub-agent."""
 
 import os

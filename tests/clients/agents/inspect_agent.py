@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inspect's generate() with tools: an evaluation of one sample with three user messages."""
 
 from inspect_ai import Task

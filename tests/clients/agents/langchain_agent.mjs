@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LangChain's createAgent with ChatOpenAI, and a checkpointer that keeps the thread; invoke() and stream().
 import { MemorySaver } from "@langchain/langgraph";
 import { ChatOpenAI } from "@langchain/openai";

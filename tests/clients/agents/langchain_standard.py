@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """langchain-tests' standard integration tests of a chat model, for the API CLIENT_API; run by pytest."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LangChain's ChatOpenAI in the agent of langchain (a langgraph graph) that keeps its thread in a checkpointer."""
 
 from langchain.agents import create_agent

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Claude Code, whose Messages requests LiteLLM's proxy sends on as Responses requests: the tasks of claude_code.sh.
 set -euo pipefail
 port=$("$CLIENT_TOOLS/frameworks/bin/python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')

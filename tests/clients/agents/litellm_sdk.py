@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """litellm's completion, non-streaming and streaming alternately."""
 
 import json

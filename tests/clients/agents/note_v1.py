@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A taskset for vf-eval: one task, for the harness with a shell."""
 
 import verifiers.v1 as vf

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agents SDK with the API CLIENT_API, non-streaming and streaming alternately; its session keeps the history."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The openai SDK with Responses: create(), create(stream=True) and stream() in turn; items are returned unchanged."""
 
 import json

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The openai SDK for JavaScript, non-streaming and streaming alternately.
 import OpenAI from "openai";
 import { base, check, fahrenheit, key, model, system, users, weather } from "./scenario.mjs";

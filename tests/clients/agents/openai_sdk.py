@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The openai SDK in the loop that its documentation shows, non-streaming and streaming alternately."""
 
 import json

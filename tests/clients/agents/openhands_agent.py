@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The OpenHands SDK, which calls the model through litellm; each user message continues one conversation."""
 
 from collections.abc import Sequence

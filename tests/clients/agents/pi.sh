@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # pi without a terminal: a task, and a second process that continues the conversation.
 set -euo pipefail
 mkdir -p work "$HOME/.pi/agent"

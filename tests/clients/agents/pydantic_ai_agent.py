@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pydantic AI with the model of the API CLIENT_API, non-streaming and streaming alternately."""
 
 import asyncio

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # qwen-code without a terminal, with the API CLIENT_API: a task, and a second one, in the same process or (CLIENT_CONTINUES=true) in another.
 set -euo pipefail
 # qwen-code ignores NO_PROXY and sends requests for 127.0.0.1 to a proxy as well

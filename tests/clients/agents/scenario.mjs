@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conversation of scenario.py.
 import assert from "node:assert/strict";
 

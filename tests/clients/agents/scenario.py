@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conversation of every library in this folder: user messages, tools, and expected answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strands Agents with its OpenAI model, which always streams."""
 
 from scenario import BASE, KEY, MODEL, SYSTEM, USERS, check, fahrenheit, weather

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Harbor's Terminus 2, which calls the model through litellm and types commands into tmux, does a task."""
 
 import asyncio

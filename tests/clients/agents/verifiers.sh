@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # vf-eval of verifiers: its interception server forwards the calls of a rollout of the taskset note_v1.
 set -euo pipefail
 python=$CLIENT_TOOLS/verifiers/bin

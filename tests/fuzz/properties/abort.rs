@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parser of an agent's abort request.
 
 use serde_json::Value;

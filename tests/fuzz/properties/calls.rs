@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parsers of model output: thinking, text and tool calls.
 
 use tokentap::parse::{Format, Grammar, Message, Think};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parser of chat requests, and the native requests made from them.
 
 use std::sync::LazyLock;

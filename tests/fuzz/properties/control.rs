@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parsers of `POST /v1/advantages` and of `entropy_options`.
 
 use tokentap::engine::sglang::request::EntropyOptions;

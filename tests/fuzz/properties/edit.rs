@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Edits of a JSON object: untouched members keep their bytes.
 
 use tokentap::json::{Edit, Object, Splice};

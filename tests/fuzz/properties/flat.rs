@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The flat formats of top logprobs.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Converts Python's JSON to strict JSON, so that `serde_json` can be the reference.
 //!
 //! tokentap's cursor does not check the contents of strings, which it leaves to the engine, and accepts `NaN` and the infinities. Here each

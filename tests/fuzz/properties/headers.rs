@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The filter of hop-by-hop headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};

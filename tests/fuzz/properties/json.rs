@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The JSON cursor and the parser of an object's members.
 
 use tokentap::json::{Cursor, MAX_DEPTH, Malformed, Object};

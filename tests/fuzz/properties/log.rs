@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reader of the trajectory log.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The properties of each parser for arbitrary bytes, one function per parser. The fuzz targets call them with generated inputs, and
 //! `tests/hostile.rs` calls them with the seeds and with inputs that once failed.
 

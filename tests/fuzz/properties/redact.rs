@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The filter that removes secrets from the engine's information routes.
 
 use serde_json::Value;

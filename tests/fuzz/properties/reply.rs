@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parser of one object of a reply.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The scanner of logprob lists, with and without vector instructions.
 
 use tokentap::engine::sglang::scan;

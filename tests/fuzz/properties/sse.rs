@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The decoder of server-sent events.
 
 use tokentap::engine::transport::sse::{SseDecoder, SseEvent};

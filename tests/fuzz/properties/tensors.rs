@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The parser of slices of logits in safetensors format.
 
 use std::sync::{Arc, OnceLock};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clients that request fewer or more fields than tokentap records.
 
 use serde_json::{Value, json};

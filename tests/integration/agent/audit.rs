@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exports compared with the engine's journal.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrent calls: branches, samples and batches, and unrelated sessions.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Turns that were cut short are kept, are not trained, and can be resumed.
 
 use std::time::Duration;

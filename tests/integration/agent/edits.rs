@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Agents that rewrite their history: a change starts a branch, and no sampled token is lost or trained twice.
 
 use serde_json::json;

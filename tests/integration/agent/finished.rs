@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Each finished path is returned once, and frozen versions do not change.
 
 use serde_json::{Value, json};

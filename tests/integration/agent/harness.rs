@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A demo engine with its journal, a tokentap in front of it, and scripted agents.
 
 use parking_lot::Mutex;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Which session a call belongs to, and which of its names are forwarded upstream.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sequential turns: a continued conversation is one row.
 
 use serde_json::{Value, json};

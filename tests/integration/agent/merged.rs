@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Aborts as SGLang writes them into a stream: the last event repeats the logprobs of all tokens, and the last id or all ids, sometimes
 //! after the tokens of an event that it was merged with.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Weights that change between turns and within a turn: each token is attributed to the weights that sampled it.
 
 use std::time::Duration;

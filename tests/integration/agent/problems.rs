@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors of the control port: always `{"error":{"code","message"}}`.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests in which a proxy in front of tokentap might read another session name, or none.
 
 use tokentap::demo::EngineOptions;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Concurrent agents that take random actions: every export must be correct.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conversations that begin with a text prompt, which the engine tokenises: its ids are recorded.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Generations that tokentap could not record, and how every export reports them.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! No input of a client or an engine makes the parsers panic or loop.
 
 use std::sync::LazyLock;

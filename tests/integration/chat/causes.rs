@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cause of a chat turn's place in its session, and the origin of the assistant text in its prompt.
 
 use serde_json::{Value, json};

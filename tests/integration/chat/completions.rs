@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `POST /v1/completions`, which needs no tokenizer.
 
 use serde_json::{Value, json};

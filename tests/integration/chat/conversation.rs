@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conversations in one session: later prompts keep the sampled tokens unchanged.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Models with code in place of a template: DeepSeek V3.2 and V4.
 
 use serde_json::{Value, json};

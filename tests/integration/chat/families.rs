@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How turns end in model families: the tokens of the next prompt, with one template for each family.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chats that SGLang's own endpoint serves, replayed from recordings: the ids that it reports become turns, and the client gets them only
 //! if it requested them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Adversarial or unusual input of clients, tools and models.
 
 use serde_json::{Value, json};

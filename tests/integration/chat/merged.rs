@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! SGLang 0.5.6 with `--stream-output`: a merged event lists only the ids of its last part.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Branches, samples, thinking that the template drops, and restarts.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors in OpenAI's format, and requests that only the engine's own endpoint can serve.
 
 use serde_json::{Value, json};

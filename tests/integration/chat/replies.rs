@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Chat replies, non-streaming and streamed.
 
 use serde_json::{Value, json};

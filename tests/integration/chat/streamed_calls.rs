@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tool calls of streamed chats: their chunks, and the next turn after calls that are valid, invalid or cut off.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of a turn depends only on its new part.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `tokentap check` reports about the chat template.
 
 use tokentap::demo::EngineOptions;

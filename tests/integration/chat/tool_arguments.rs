@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The arguments of tool calls: how the three APIs read the calls of the table, and text that looks like a marker.
 
 use serde_json::{Value, json};

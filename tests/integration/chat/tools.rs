@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Custom tools and choices of tools, as OpenAI's API has them.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Limits of conversations, drift, and streams that are kept alive.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Replies that clients have read, compared with the recorded turns.
 
 use std::collections::{HashMap, HashSet};

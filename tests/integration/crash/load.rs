@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Agents that generate, and a trainer that reads finished paths.
 
 use std::collections::{HashMap, HashSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! State that trainers set and read, across a kill.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scripted engines with unusual replies: the requests that they receive, and the handling of invalid numbers.
 
 use serde_json::{Value, json};

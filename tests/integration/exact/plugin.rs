@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The plugin `tokentap-sglang`, simulated by the demo engine.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The estimator `sampled`: the entropy of the distribution that tokens were drawn from, after top-k, top-p and min-p.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The faults of an engine: its action, the client's expected view, and the expected turn.
 
 use super::doors::{RequestKind, TOKENS};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clients that disconnect, in every way that a connection can end.
 
 use super::doors::RequestKind;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The time of day jumps, in a real process: Debian's libfaketime replaces its clock and reads the offset from a file.
 //!
 //! tokentap has no clock abstraction, because nothing in it decides by the time of day (`tests/layering.rs` checks that). Timeouts use the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A stream that is cut at each of its bytes.
 
 use super::doors::{RequestKind, TOKENS};

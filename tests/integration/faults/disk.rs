@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A disk that is full while streams run, and is freed later. The test simulates it without a separate file system: files of the process
 //! may not grow (`prlimit`).
 

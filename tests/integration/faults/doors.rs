@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kinds of requests, and the healthy reply of an engine to each.
 
 use std::net::SocketAddr;

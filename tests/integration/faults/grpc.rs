@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The same faults of an engine under a gRPC `Generate`: a broken reply ends with a status instead of a missing end.
 
 use bytes::Bytes;

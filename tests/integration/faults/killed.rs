@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! tokentap itself is killed: after the last byte of a reply, and within a reply.
 
 use super::doors::{RequestKind, TOKENS};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Metrics and sessions of a tokentap in front of an engine that the test controls.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What `tokentap check` reports of a ledger, and what `serve` does with one that it cannot use.
 
 use serde_json::json;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Token columns in the shared ledger.
 
 use super::server::Server;

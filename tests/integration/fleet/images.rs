@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pictures of sessions in the shared ledger.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sessions of a single tokentap become those of a fleet.
 
 use std::net::SocketAddr;

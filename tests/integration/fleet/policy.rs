@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Policies of sessions whose turns were sampled through several tokentaps.
 
 use std::net::SocketAddr;

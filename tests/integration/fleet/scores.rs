@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scores of teachers in the shared ledger.
 
 use serde_json::json;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A Valkey server that belongs to a test.
 
 use std::io::{BufRead, BufReader, Read, Write};

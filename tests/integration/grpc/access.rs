@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Access control of the gRPC services by port, token and origin.
 
 use bytes::Bytes;

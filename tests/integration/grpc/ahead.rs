@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How many slices of a Compute call tokentap reads ahead of its caller, and the memory of an incomplete slice.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clients of the services, generated from the `.proto` file.
 
 #![allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The status with which failed calls are counted.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares Generate with POST /generate: the same bytes and the same errors.
 
 use std::sync::Arc;

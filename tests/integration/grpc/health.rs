@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `grpc.health.v1` reports the state of `/readyz`.
 
 use tokentap::serve::connection::Phase;

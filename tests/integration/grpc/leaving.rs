@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Callers that leave, or stop reading.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares List and Get with `/v1/sessions`.
 
 use serde_json::{Value, json};

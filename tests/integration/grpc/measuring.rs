@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Slices of logits, and their results.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How long a Compute call may be silent, and which silent call gives up its slot to a new one.
 
 use std::time::Duration;

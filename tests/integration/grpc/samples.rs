@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares Export and Samples with `/v1/samples`.
 
 use serde_json::{Value, json};

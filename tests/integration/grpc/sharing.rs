@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calls of one connection do not wait for a caller that does not read another call's answers.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shutdown: calls finish, and watches do not delay it.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Watch: live finished paths, turns and entropies.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The prompts of requests with blocks of all types.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors have Anthropic's shape, and the words that clients look for.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The calls of an agent's loop extend the recorded turns.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random behaviour of agent harnesses, compared with a model of what must be recorded.
 
 use std::collections::HashSet;

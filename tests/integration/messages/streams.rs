@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The events of a streamed message.
 
 use proptest::prelude::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The document as a test reads it: operations, parameters, and schemas that validate replies.
 
 use serde_json::{Map, Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The files of the page, and how they are served.
 
 use tokentap::serve::control::page::{ASSETS, POLICY};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Routes for viewing: search of sessions, ranges of paths, running requests.
 
 use serde_json::{Value, json};

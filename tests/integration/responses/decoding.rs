@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How items become messages of the prompt.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors have the shape of OpenAI's SDKs, and the codes that clients look for.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stored responses: they are continued by their ids, retrieved, listed and deleted.
 
 use serde_json::{Value, json};

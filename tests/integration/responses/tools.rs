@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Custom tools, namespaces and choices of tools.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cause of a call names what its client edited, whatever was edited before, in every mode of thinking.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Options of the template are compared by the text that they render.
 
 use serde_json::{Value, json};

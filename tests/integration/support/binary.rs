@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The program itself, as a separate process.
 
 use std::io::{BufRead, BufReader};

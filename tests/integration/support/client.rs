@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A minimal HTTP/1.1 client, so that tests see the exact bytes and share no library with the product.
 
 use std::net::SocketAddr;

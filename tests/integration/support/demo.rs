@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A demo engine with a tokentap in front of it. The engine knows its full distribution, so that tests can compare the numbers of tokentap
 //! with the truth.
 

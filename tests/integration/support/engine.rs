@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A scripted engine that answers /generate like SGLang, with the requested logprobs only.
 
 use serde_json::{Value, json};

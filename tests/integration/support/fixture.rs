@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exchanges recorded from real servers: see `tests/fixtures/README.md`.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An upstream that the test controls byte by byte: it answers the probe itself, and passes every other request with its connection to
 //! the test.
 

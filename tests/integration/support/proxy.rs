@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tokentap in this process, on free ports.
 
 use std::ffi::OsString;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A scripted fake upstream that records the requests it receives.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A fake engine with a vision model: it replaces the placeholder of each picture by a run whose length follows from the picture's bytes.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A test certificate authority, and clients that trust only it.
 
 use std::net::SocketAddr;

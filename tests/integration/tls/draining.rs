@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Graceful shutdown with TLS on the ports.
 
 use std::io::ErrorKind;

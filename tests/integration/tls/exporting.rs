@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tokentap export` from a control port with TLS.
 
 use super::authority::{Authority, borrowed};

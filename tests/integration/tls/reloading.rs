@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Certificates are replaced while tokentap runs.
 
 use tokentap::serve::connection::Phase;

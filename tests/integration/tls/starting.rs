@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Invalid TLS files are one error line, and tokentap does not start.
 
 use super::authority::{Authority, borrowed};

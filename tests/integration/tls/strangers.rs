@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Clients whose handshake fails or does not finish.
 
 use std::net::SocketAddr;

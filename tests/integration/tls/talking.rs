@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Agents and trainers use the same protocols over TLS as without it.
 
 use std::process::Command;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An engine behind TLS and below a path: a gateway with a certificate of the tests' authority in front of the demo engine.
 
 use std::net::SocketAddr;

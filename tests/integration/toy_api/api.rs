@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A toy API: `{"say": TEXT, "tokens": N, "stream": BOOL, "session_id": NAME}` in, `{"ids": [...]}` or a line per event out.
 
 use bytes::Bytes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One entropy per token id, however a sequence ends and however its text is split.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Flat logprobs that a client requested, and requests that the engine rejects.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Running requests: entropies on the control port, aborts, pauses, weight updates.
 
 use std::time::Duration;

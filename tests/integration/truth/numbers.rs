@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Thousands of tokens with random parameters: every number is right, and every interval contains the truth.
 
 use serde_json::{Value, json};

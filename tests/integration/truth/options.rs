@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `entropy_options`, `return_entropy` and `--entropy`: a client gets exactly the members it requested.
 
 use serde_json::{Value, json};

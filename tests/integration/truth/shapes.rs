@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests of every shape: the reply is the engine's plus the true entropies of its tokens, with and without streaming.
 
 use std::collections::BTreeMap;

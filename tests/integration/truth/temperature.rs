@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reported temperature and vocabulary match the numbers.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The same with an engine whose weights actually change.
 
 use std::convert::Infallible;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A case of the table: the bytes that a client sends, and the expected outcome.
 
 /// A placeholder for five characters that are unique to a case, which identify its bytes at the upstream.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sends bytes and reads all replies up to the end of the connection.
 
 use std::net::SocketAddr;

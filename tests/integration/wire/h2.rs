@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The same for HTTP/2: fields that HTTP/1.1 cannot encode do not reach the upstream.
 
 mod frames;

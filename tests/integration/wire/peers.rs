@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sends the table to nginx and haproxy as well: a list in the repository explains where tokentap is laxer. `make wire`.
 
 #![allow(clippy::print_stdout, reason = "make wire reports to its terminal")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An upstream that records every byte it receives, and answers the requests that a strict parser accepts.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Malformed replies of an upstream: the client gets an error or a closed connection, and never a reply to another request.
 
 use std::net::SocketAddr;

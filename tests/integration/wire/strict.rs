@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A strict request parser: it accepts one request line, one `Host`, one framing, no hop-by-hop header, and no ambiguous spelling.
 
 use std::collections::VecDeque;

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """cost.py --base URL [--without] [--rounds N]   measures tokens per second and bytes per token with 8 concurrent requests of 64 tokens.
 The kinds of requests are interleaved on one server. --without: the server has no plugin, so only the other kinds are measured."""
 import argparse

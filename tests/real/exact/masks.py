@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """masks.py --base URL [--through]   tests logit processors that run after the plugin, in a server with --grammar-backend xgrammar
 --enable-custom-logit-processor: a grammar, which the plugin also applies; a client's own processor, whose entropies are null while
 those of a concurrent request are not; and the support of each token, which needs no plugin. --through: the URL is tokentap's.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """numerics.py   compares the two reductions of the plugin with float64, and compiles the fused one for GPUs.
 
 Without a GPU the fused kernel runs in Triton's interpreter: its arithmetic is checked, its speed and its machine code are not.

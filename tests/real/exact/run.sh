@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # exact/run.sh [MODE...]   tests the plugin in real SGLang 0.5.23 servers on the CPU: compares each token's entropy with the weights, in
 # SGLang itself and through tokentap, and the intervals of a server without the plugin. All modes take about half an hour.
 #   TOKENTAP          the binary (target/release/tokentap)

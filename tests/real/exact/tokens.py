@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tokens.py --base URL --model DIR [--how plugin|tokentap|intervals] [--no-lag] [--only WORDS] SUITE...
 
 Compares the entropies of a real SGLang with the true ones, token by token.

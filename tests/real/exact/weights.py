@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference entropies: the served weights over the same tokens, float32 forward, float64 softmax, full vocabulary.
 
 `logits` applies what SGLang applies before it reports: penalties, logit_bias, min_new_tokens. top-k, top-p and min-p are not part

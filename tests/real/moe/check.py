@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Routed experts of a real SGLang through tokentap, every row compared with torch.
 
 check.py --data URL --control URL --direct URL --model FOLDER --other FOLDER

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Make tiny mixture-of-experts weights (Qwen3-MoE) from the dense ones of make_model.py: make_moe.py DENSE OUT SEED
 
 Attention, embeddings and the output layer stay; each MLP becomes eight experts of which two process a token. The weights

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The routing of tiny Qwen3-MoE weights: a forward pass in torch, float64, written from the architecture's definition."""
 import json
 from pathlib import Path

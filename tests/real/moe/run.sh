@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # moe/run.sh [MODE...]   routed experts of a real SGLang 0.5.23 on the CPU, with tiny mixture-of-experts weights and tokentap in front.
 # Modes: cumulative, incremental, off (without the engine's flag). About ten minutes.
 #   TOKENTAP          the binary (target/release/tokentap)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Scores of a real SGLang through tokentap, compared with torch.
 
 check.py --data URL --control URL --direct URL --student FOLDER --teacher FOLDER --tokentap BINARY

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # teacher/run.sh   scores of a real SGLang 0.5.23 on the CPU, with tiny random weights and tokentap in front. A few minutes.
 #   TOKENTAP          the binary (target/release/tokentap)
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """chats.py --direct URL --via URL --control URL --model FOLDER --log FILE
 
 Chats, Messages and Responses through tokentap to a real SGLang: ten turns with a new screenshot in each, whole and streamed, after a tool

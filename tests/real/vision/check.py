@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """check.py --direct URL --via URL --control URL --model FOLDER [--streams] [--no-guard]
 
 Conversations with a new screenshot in each turn, through tokentap to a real SGLang. What tokentap records is compared with the echoes of

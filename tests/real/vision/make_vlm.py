@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Make tiny random vision-language weights that SGLang loads: make_vlm.py qwen3_vl|qwen2_5_vl TOKENIZER TEMPLATE OUT SEED
 
 Two layers of each, with the vocabulary of Qwen3, whose tokenizer has the tokens of pictures. The weights are drawn with numpy, so those of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Screenshots of a page, as PNG files that the tests draw themselves."""
 import io
 

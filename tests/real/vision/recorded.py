@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scripts of this folder share: a line for each check, exported rows, and the comparison of their numbers with the weights."""
 import base64
 import hashlib

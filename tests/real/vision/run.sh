@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # vision/run.sh [MODE...]   pictures through tokentap to a real SGLang 0.5.23 on the CPU, with tiny random weights of Qwen3-VL and
 # Qwen2.5-VL.
 # Modes: the family (qwen3_vl, qwen2_5_vl), with -incremental for the other mode of streams, and with -chats for chats, Messages and

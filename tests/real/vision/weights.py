@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference: the processor of transformers, and the served weights over the same tokens and pixels, in float64."""
 import io
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent of strands-agents on its OpenAI model, for `--agent` of python/examples/train/agent.py.
 
 Reads a line of JSON for each episode and prints a line for each, in the same order. The agent knows only the base URL

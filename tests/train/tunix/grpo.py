@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tunix's GRPO learner trains the weights that a real SGLang samples with, through tokentap.
 
 grpo.py --model FOLDER --work FOLDER [--steps 12]

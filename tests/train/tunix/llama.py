@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tunix's Llama 3 with the weights of a Hugging Face folder, and back."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh [grpo.py arguments]   tunix's GRPO learner trains SmolLM2-135M in JAX on the CPU (grpo.py here): a real SGLang samples through
 # tokentap and loads the weights of each step; curves.png shows reward and entropy.
 #   SHORT=1           two steps in a temporary folder

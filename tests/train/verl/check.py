@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """check.py METRICS STEPS [--rises] [--egpo] [--rollouts LINES]   prints verl's metrics, and fails if they are wrong.
 
 METRICS is verl's file logger; LINES is that of `verl_older.Manager`, whose columns verl's older trainer lacks.

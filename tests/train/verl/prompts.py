@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """prompts.py OUT.parquet COUNT SEED   writes sums of python/examples/train as prompts of verl."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh   verl's own trainers train SmolLM2-135M on the CPU: a real SGLang samples through tokentap, verl computes rewards, advantages and
 # the update with FSDP2 over gloo, and the weights go to SGLang by disk.
 #   RUNS              which: grpo (STEPS steps), egpo and older (two steps each; verl's older trainer has GRPO); default: all three

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rollout of verl that attaches to a running SGLang: it starts no server, and new weights go to disk.
 
 VERL_USE_EXTERNAL_MODULES names this module, and `actor_rollout_ref.rollout.name=attached` selects the rollout.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """verl's newer synchronous trainers, with metrics that compare tokentap's numbers with those of the actor.
 
 `trainer.v1.trainer_mode` is `compared` (GRPO) or `compared_egpo` (python/examples/verl_egpo_v1.py).

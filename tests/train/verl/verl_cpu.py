@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU as a platform of verl, which has none: FSDP2 in one process, over gloo.
 
 VERL_USE_EXTERNAL_MODULES names this module, and VERL_PLATFORM=cpu selects the platform.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tokentap's agent loop manager for verl's older trainer, which also writes what it returned.
 
 `rollout.agent.agent_loop_manager_class` is `verl_older.Manager`. The trainer gives its metrics no access to a batch.

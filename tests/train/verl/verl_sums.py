@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sums of python/examples/train as a task of verl: the agent loop `sums` and the reward."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """agent.py [--base URL --control URL --model FOLDER]
 
 Concurrent agents of strands-agents with tools generate through tokentap with the client and model of strands-sglang. The rollout of each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two turns per episode with tunix's own agentic GRPO learner; its trajectories are compared with tokentap's sessions."""
 
 from __future__ import annotations

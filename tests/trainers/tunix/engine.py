@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rollout before and after new weights, with the demo engine or a real SGLang."""
 
 from __future__ import annotations

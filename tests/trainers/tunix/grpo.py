@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two steps of tunix's own GRPO learner, sampled through tokentap; the data of the learner is compared with the record.
 
 The actor is tunix's toy transformer, while the demo engine samples from another model. The checks are about the data (ids, padding,

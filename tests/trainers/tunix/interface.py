@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rollout compared with tunix's own sampler, and its errors for unsupported requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of the programs in this directory, one line each."""
 
 from __future__ import annotations

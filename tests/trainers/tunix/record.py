@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares a sample with the session that tokentap recorded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An RLCluster on the CPU: tunix's toy transformer as actor, tokentap's rollout as engine."""
 
 from __future__ import annotations

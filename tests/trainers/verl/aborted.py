@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generation that new weights abort more than once, and its recorded session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results of the checks, one line each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EGPO of a verl batch in three ways: tokentap's reply, tokentap.verl's function, and NumPy over the batch's tensors."""
 
 from __future__ import annotations

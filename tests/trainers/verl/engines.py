@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tokentap with its demo engine, and the true distributions of an engine."""
 
 from __future__ import annotations

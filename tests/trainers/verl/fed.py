@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """fed.py
 
 tokentap.transfer_queue with the real TransferQueue on ray, in front of `$TOKENTAP demo`: the queue has each finished path

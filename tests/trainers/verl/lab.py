@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The config, tokenizer and prompts for verl, small enough for a CPU."""
 
 from __future__ import annotations

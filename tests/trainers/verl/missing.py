@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trained tokens without entropy, from a tokentap that computes none or only estimates."""
 
 from __future__ import annotations

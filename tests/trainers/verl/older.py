@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of verl's older trainer: its manager and workers on ray, and a DataProto."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """prove.py --tokentap BINARY | --base URL --control URL --model FOLDER
 
 verl's own agent loops, workers and managers on ray generate through tokentap, in front of its demo engine or of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generation that new weights abort, compared with verl's client for partial rollouts."""
 
 from __future__ import annotations

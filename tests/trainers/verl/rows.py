@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares rows of a verl batch with the record of tokentap and with the full distributions of the engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EGPO in verl's newer trainer: the example's trainer over TransferQueue, and NumPy."""
 
 from __future__ import annotations

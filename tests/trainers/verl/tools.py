@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools of the demo model's lighthouse, and a parser for a model that cannot call them.
 
 verl's workers run this file, because `function_tool_path` names it.

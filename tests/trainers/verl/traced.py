@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generation in verl's rollout trace."""
 
 from __future__ import annotations

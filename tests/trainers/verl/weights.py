@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """New weights in verl's older trainer: its checkpoint manager, with a trainer and engines that have none."""
 
 from __future__ import annotations

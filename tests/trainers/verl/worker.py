@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """verl's worker in this process, and the effect of its options on a batch."""
 
 from __future__ import annotations

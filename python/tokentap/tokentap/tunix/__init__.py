@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rollout engine for tunix's `RLCluster`: SGLang behind tokentap, over HTTP."""
 
 from __future__ import annotations

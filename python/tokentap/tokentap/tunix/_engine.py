@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The request fields that depend on the engine."""
 
 from __future__ import annotations

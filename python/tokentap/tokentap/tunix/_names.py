@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of the sessions of a rollout: a prefix, and a number or the name of an episode."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pads prompts of different lengths to one array."""
 
 from __future__ import annotations

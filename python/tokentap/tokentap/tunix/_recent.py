@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The latest samples, for a learner that asks about them."""
 
 from __future__ import annotations

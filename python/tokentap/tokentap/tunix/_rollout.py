@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tunix's `BaseRollout` over HTTP: SGLang samples, tokentap measures and records."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sampled sequence as arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a tunix `RolloutConfig` to SGLang's `sampling_params`."""
 
 from __future__ import annotations

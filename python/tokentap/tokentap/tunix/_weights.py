@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates the engine's weights through a directory that it can read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An adapter for verl: its agent loops generate through tokentap, and the batch has `rollout_entropy`.
 
 The names below are imported on first access, because they import verl. The rest of the package does not need verl.

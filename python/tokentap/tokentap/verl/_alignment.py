@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assigns entropies to the tokens of a response."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves `rollout_entropy` into the batch of verl's older trainer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The token budget of a generation, and verl's sampling parameters as SGLang's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """verl's checkpoint manager, which also sends the version of the weights to each tokentap; for verl's older trainer.
 
 `actor_rollout_ref.rollout.checkpoint_manager_class` names it. verl never changes SGLang's `weight_version`, so

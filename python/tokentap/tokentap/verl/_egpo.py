@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EGPO's advantages: GRPO's plus a bonus for the entropy of the thinking, for a batch or for a row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tokentaps of a worker's rollouts, one beside each SGLang."""
 
 from __future__ import annotations

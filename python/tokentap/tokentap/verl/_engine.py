@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces verl's LLM client in one rollout: it generates through tokentap and stores the entropies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """verl's agent loops, generating through tokentap."""
 
 from __future__ import annotations

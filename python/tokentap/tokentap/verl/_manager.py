@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """verl's agent loop manager and worker with `rollout_entropy` in their batches; for verl's older trainer.
 
 `actor_rollout_ref.rollout.agent.agent_loop_manager_class` names the manager. Its workers also register the agent loops.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent loop's output with the entropies of its response."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of a rollout, in the form in which SGLang and tokentap accept them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trainer's name of the engine's weights, from the control port of its tokentap."""
 
 from __future__ import annotations

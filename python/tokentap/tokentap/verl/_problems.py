@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of the verl adapter."""
 
 from __future__ import annotations

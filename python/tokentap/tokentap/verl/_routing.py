@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The routed experts of one rollout, for verl's routing replay (`enable_rollout_routing_replay`)."""
 
 from __future__ import annotations

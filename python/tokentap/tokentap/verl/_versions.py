@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The versions of the weights that sampled a response, as verl's global steps."""
 
 from __future__ import annotations

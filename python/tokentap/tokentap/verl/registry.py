@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers the agent loops as `tokentap_agent` and `tokentap_tool_agent`, configured by the environment.
 
 `VERL_USE_EXTERNAL_MODULES=tokentap.verl.registry` makes verl import this module in each of its processes; `manager`

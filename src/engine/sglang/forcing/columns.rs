@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decides which token columns are requested from the engine.
 
 use super::ForcingFacts;

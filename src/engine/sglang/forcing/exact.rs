@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Decides when the engine can report an exact entropy: by its plugin, or by its sampling mask.
 
 use super::{ForcingFacts, Obstacle};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Probes routed experts. An engine reports its launch flag; a router before it may drop the request for them.
 
 use serde_json::{Value, json};

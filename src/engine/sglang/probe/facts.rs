@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses the answers of the information routes.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Probes logprobs: their temperature, the flat form, the plugin, and the engine's sampling defaults.
 
 use serde::Deserialize;

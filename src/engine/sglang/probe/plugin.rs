@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Verifies the values of the engine's plugin.
 //!
 //! A plugin is used only if each of its values is within the interval that the logprobs of the same token certify. The bounds are those of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses limits from an engine's error messages, and the vocabulary size and the routing from a model's config.json.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detects the streaming mode of an engine from the events of a stream.
 
 use serde_json::Value;

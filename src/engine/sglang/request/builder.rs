@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds the /generate requests of the other APIs. Values are JSON text, most of it copied from the client's request.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fields that hold one value for all items of a batch, or one per item.
 
 use std::ops::Range;

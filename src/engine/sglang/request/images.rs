@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `image_data`: the pictures of the prompts.
 
 use std::ops::Range;

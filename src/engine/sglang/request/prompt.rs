@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The prompt: `text` or `input_ids`.
 
 use std::ops::Range;

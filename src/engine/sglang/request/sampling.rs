@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The members of `sampling_params` that affect logprobs.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The members of a request body that name or tag its session.
 
 use crate::json::{Cursor, Object};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `session_params`: the request continues a request of an SGLang session, whose tokens the engine puts before the prompt.
 
 use serde::Deserialize;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads or skips the lists of a reply.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How members of `meta_info` of two attempts become those of one reply.
 
 use super::JoinError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The requests that can be continued, and the request for the rest of an aborted one.
 
 use std::sync::Arc;

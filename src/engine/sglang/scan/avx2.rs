@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads ids and the numbers of a triple with AVX2.
 #![expect(unsafe_code, reason = "vector loads and code compiled for an instruction set need it")]
 

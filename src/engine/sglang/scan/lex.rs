@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Skips the parts of JSON without a value to parse: white space, punctuation, literals and strings.
 
 use super::Malformed;

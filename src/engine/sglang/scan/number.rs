@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses decimal numbers with the rounding of `serde_json` and a cast: to the nearest f64, then to the nearest f32.
 
 use super::{Malformed, lex};

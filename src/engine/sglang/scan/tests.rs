@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the scanner with `serde_json`, on valid and on malformed lists.
 
 mod oracle;

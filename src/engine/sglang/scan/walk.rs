@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Walks the structure of the lists: arrays of rows, rows of triples, arrays of ids. Generic over the readers of numbers.
 
 use super::{Malformed, lex, number};

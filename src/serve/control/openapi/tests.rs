@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The document describes the routes that the code has.
 
 use std::collections::BTreeSet;

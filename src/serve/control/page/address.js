@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fragment of the URL: it names a path and a token, a comparison, a group, or the run. A token is named by its index in `token_ids`.
 //
 //   #/SESSION   #/SESSION/LEAF   #/SESSION/LEAF/TOKEN   with the query `view=chat`

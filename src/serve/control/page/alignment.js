@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Aligns two paths: where their tokens are equal, and where their entropies may be compared.
 //
 // An entropy is that of the distribution after all tokens before it. Two entropies of one position belong to the same question only if

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entropies of the sampled tokens as a curve, smoothed and zoomable.
 
 import { amount, count, part, shape } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests to the control port. The token, if one is needed, stays in this tab: in memory and session storage, never in a URL.
 
 import { part } from "./element.js";

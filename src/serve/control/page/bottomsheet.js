@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The details of a token on a narrow screen: a sheet at the bottom, which a tap on a token opens.
 
 import { part } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A path as a conversation: the sections of its tokens are messages and their parts. The first system messages, tool definitions and reasoning are
 // folded.
 

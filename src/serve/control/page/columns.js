@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of a run: sessions, groups of samples, and the tokens with the highest entropies.
 
 import { amount, count, element } from "./element.js";

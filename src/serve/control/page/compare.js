@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The comparison of two paths side by side: the difference of their entropies where the tokens before are equal.
 
 import { replace } from "./address.js";

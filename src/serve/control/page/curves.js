@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The curves of a run over its steps, and the scatter of its sessions, drawn as SVG.
 
 import { count, element, shape } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The details of a token and the summary of a path, as text and numbers.
 
 import { amount, count, element, numbers } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The colours of a difference of entropies: eight even steps to each side over the square root of nats.
 
 import { element } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creates elements without markup, so that text of a model only becomes text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";

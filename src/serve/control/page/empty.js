@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The screen without sessions: where agents send their requests, and a command that makes a first session.
 
 import { get } from "./api.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exports a view as one HTML file that needs neither scripts nor a network.
 
 import { facts } from "./details.js";

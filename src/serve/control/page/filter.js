@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The filters of the list of turns: by class, and by flag or fault.
 
 import { get } from "./api.js";

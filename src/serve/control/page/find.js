@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Search by text in the open path. A match may span tokens.
 
 import { UNKNOWN } from "./trajectory.js";

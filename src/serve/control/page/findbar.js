@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search field above the tokens.
 
 import { count, element, part } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The turns of a session as a forest. A turn that continues another is drawn below it; a branch is indented and shows its cause.
 
 import { amount, element, part } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes text of a model safe to display: every invisible character, and every one that moves others, is replaced by a visible glyph.
 
 /** The maximum number of characters of a token in the text. A longer token also shows its length. */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The samples of one prompt: turns of a session, and of the sessions that the server names for it.
 
 import { get } from "./api.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keyboard shortcuts, and the dialog that lists them.
 
 import { element, part } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lays out tokens on lines of a fixed width, so that invisible lines need neither elements nor layout by the browser.
 
 import { lines } from "./glyph.js";

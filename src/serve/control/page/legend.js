@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The legend of the colours.
 
 import { element } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The elements of one line of the list of tokens.
 
 import { element } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies the address of a view, and commands.
 
 import { format } from "./address.js";

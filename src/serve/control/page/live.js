@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Polls running sequences while the page is visible: the list once a second, a followed sequence a few times a second.
 
 import { get } from "./api.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entry point: the open session, its turns, the open view, and the updates of all.
 
 import { drop, parse, push, replace } from "./address.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The marks by which chat templates tell messages and their parts apart, and where they are in a text.
 
 /**

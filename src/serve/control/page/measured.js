@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the entropies of a turn were obtained: the member `measured` of a turn.
 
 /** The estimator, the source, k and the temperature as text; null if no entropy was asked for. */

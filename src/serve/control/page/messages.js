@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages of a path, found by the marks in the texts of its tokens. What no mark tells apart stays one message without a role.
 
 import { joined, tokenAt } from "./find.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The view of the open path: its tokens, its numbers, and the chosen token.
 
 import { replace } from "./address.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pictures of prompts. An agent has chosen their bytes, so they are only drawn as pixels: those of five formats, one at a time, and none
 // whose header declares too many pixels.
 

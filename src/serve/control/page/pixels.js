@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The size in pixels that the header of a picture declares. A file of some kilobytes can decode to gigabytes, so the size is read before.
 
 const text = (view, at) => String.fromCharCode(...[0, 1, 2, 3].map((place) => view.getUint8(at + place)));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frame of plots, the plot of a difference, and the entropy histogram, drawn as SVG.
 
 import { signed } from "./difference.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The view of a run: curves over its steps, and the table of the sessions of a selection.
 
 import { get, postBlob } from "./api.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of the samples of one prompt: rewards, advantages, entropies, and links to the paths.
 
 import { replace } from "./address.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps nats to one of 24 even colour steps. An entropy has the same colour in every view.
 
 /** The number of colour steps. */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the lines of a view are made of: sections, which together have all tokens of a path. Each begins with a heading, or continues the
 // section before it.
 

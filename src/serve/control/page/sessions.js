@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of sessions, the newest first, with a search by name.
 
 import { get } from "./api.js";

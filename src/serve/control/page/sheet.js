@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of tokens. Only visible lines have elements.
 
 import { element } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables whose columns are sorted by their titles.
 
 import { element } from "./element.js";

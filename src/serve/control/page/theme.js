@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The theme: light, dark, or the system's.
 
 import { part } from "./element.js";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One path of a session as columns. It is fetched in ranges, so that the first tokens are shown early.
 
 import { get } from "./api.js";

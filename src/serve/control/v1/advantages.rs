@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `POST /v1/advantages`: GRPO and EGPO over recorded paths.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/data-port`: where agents send their requests.
 
 use http::Response;

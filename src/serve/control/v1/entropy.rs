@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `POST /v1/entropy`: measures rows of logits, as safetensors in the body or in a file, or as JSON for small slices.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `GET /v1/trajectories?since=cursor`: each finished path once, as one JSON line.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/groups`: the samples of one prompt within a training step.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/high-entropy-tokens`: the sampled tokens with the highest entropies.
 
 use std::cmp::{Ordering, Reverse};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/sessions/{id}/images/{sha256}`: the bytes of a recorded picture.
 
 use http::{HeaderValue, Response, StatusCode, header};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Small slices as JSON: rows of logits, or of top-k logprobs.
 
 use http::{Response, StatusCode};

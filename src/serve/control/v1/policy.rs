@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/policy`: the policy epochs of the base weights and of adapters, and the version names that the trainer gave them.
 
 use http::Response;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/requests`: lists running sequences, and the entropies of one of them.
 
 use http::{Response, StatusCode};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `POST /v1/samples`: exports sessions in the format of a trainer.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/search`: finds a text, a regular expression or token ids in the turns of the sessions in memory.
 
 use std::ops::Range;

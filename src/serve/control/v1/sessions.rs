@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/sessions`: lists, shows, tags, freezes and deletes sessions, and records rewards.
 
 use std::collections::HashMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/v1/steps`: an overview of training steps.
 
 use std::sync::Arc;

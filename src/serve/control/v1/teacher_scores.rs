@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `POST /v1/teacher-scores`: a teacher scores the sampled tokens of recorded paths.
 
 mod job;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Visits the turns of the sessions in memory, the latest sessions first, in short steps.
 
 use std::fmt;

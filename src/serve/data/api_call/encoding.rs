@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encodes the events of a generation for the clients of an API.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Passes calls to the engine's own endpoint unchanged. If the engine reports the token ids of the reply, they are recorded.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The directory of a log. It belongs to one process, which reads the log before it writes.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The file operations of the log, behind a trait, so that a test can simulate a failing disk.
 
 use std::fs::{DirBuilder, File, OpenOptions};

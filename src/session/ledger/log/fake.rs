@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Example records, and a simulated disk with failures that a test sets.
 
 use std::fs::{File, OpenOptions};

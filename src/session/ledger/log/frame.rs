@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The frame of a record: marker, length, checksum, kind, payload.
 //!
 //! `marker [u8; 8], length u32, crc32c u32, kind u8, payload`, little-endian. The length is that of the payload. The

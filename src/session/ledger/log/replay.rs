@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads a log.
 //!
 //! One thread reads the files, several decode the records, and the caller gets the records in order. Batches go to the decoders in turn,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds where reading continues after a damaged frame.
 
 use memchr::memmem::Finder;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One file of the log: its name, its first line, and its records.
 
 use std::fs::File;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The end of the log that is written: appends frames, begins new files, and removes old ones.
 
 use std::collections::VecDeque;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The thread that owns the log's files.
 //!
 //! It takes all waiting records, writes them as one group, syncs, and acknowledges. While the disk is busy the next group grows, so that a

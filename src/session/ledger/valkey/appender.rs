@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sends the appends of this process in groups.
 //!
 //! A group is one pipeline and one `WAIT`. While it runs, the next group is collected.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The nodes of a cluster.
 //!
 //! A task keeps the map of slots. It requests the map when a node answers `MOVED`, when a connection is lost, and periodically.

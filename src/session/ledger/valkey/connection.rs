@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connections to one server. Appends and pictures have their own, because `WAIT` and pictures delay all commands after them.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An entry as an element of a list: `uid [u8; 16], crc32c u32, body`, big-endian.
 //!
 //! The scripts compare the uid, so it is the first. The checksum covers the body.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The connection for the bytes of pictures.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Examines the servers of a ledger: whether they can hold it, and which of their settings lose data.
 
 use std::net::IpAddr;

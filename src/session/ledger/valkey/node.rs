@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A primary: a task keeps connections to it, another one sends the appends.
 
 use std::fmt;

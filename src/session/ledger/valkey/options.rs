@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Where a Valkey is, and how it is used.
 
 use std::fmt;

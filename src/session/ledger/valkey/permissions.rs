@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests which commands of a ledger a user may run.
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The Lua scripts. Each runs as one step, and all its keys are in one slot of a cluster.
 
 use std::sync::LazyLock;

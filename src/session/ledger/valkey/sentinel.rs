@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Requests the address of a primary from Sentinels.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The facts that a server reports with `INFO`.
 
 use std::collections::HashMap;

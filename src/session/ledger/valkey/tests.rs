@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests with real servers.
 //!
 //! `VALKEY_SERVER` is the path of a server: `valkey-server`, or `redis-server` 7 or later. `VALKEY_TLS_SERVER` is one

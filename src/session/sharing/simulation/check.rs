@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the replies to the clients of a history with the ledger, and every process with a store that is not shared.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The clients of a history: they call, read, tag, freeze and delete at random processes, and note the replies.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A ledger that fails: the connection of one process to a server with a replica.
 
 use std::sync::Arc;

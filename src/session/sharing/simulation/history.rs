@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One history: processes with a ledger that fails, and their clients.
 
 use std::cell::RefCell;

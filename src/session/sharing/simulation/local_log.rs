@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A local log that survives the crash of its process.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares every process of a history with a store that is not shared.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A minimal encoder and parser of HTTP/2 frames.
 
 use std::net::SocketAddr;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The chunked coding.
 
 use super::super::case::{Case, Expected, case, hidden, passed, post, refused};

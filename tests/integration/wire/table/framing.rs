@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Body length: `Content-Length`, `Transfer-Encoding`, and both.
 
 use super::super::case::{Case, case, get, hidden, last, passed, post, refused};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Header lines and `Host`.
 
 use super::super::case::{Case, Port, answered, case, get, passed, post, refused};

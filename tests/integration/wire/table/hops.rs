@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hop-by-hop headers: `Connection` and the headers it lists, upgrades, `Expect`, `TE`.
 
 use super::super::case::{Case, Port, answered, case, get, last, passed, post};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several requests on one connection.
 
 use super::super::case::{Case, answered, case, get, hidden, last, passed, post, refused};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Request lines: methods, targets, spaces, versions, line ends.
 
 use super::super::case::{Case, Port, answered, case, last, passed, refused};

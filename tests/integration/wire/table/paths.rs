@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Paths that two parsers might interpret differently, and control routes hidden in them.
 
 use super::super::case::{Case, Expected, answered, case, passed, refused};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parses logprob lists with `serde_json`, as the reference. Values are compared by their bits.
 
 use serde_json::Value;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the scanner with `serde_json`, on replies recorded from real servers.
 
 use super::{agree, oracle};

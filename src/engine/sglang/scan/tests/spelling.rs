@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Generates logprob lists in all formats that a server may print, and mutations of them.
 
 use proptest::prelude::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What a teacher is asked about a path: requests of a bounded size, and the scores that their replies become.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine of a teacher: the client of a name or a URL, and the comparison of its tokens with those of the student.
 
 use std::sync::Arc;

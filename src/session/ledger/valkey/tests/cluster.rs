@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cluster of three primaries with a replica each.
 
 use std::collections::BTreeSet;

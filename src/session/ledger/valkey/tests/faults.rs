@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What operations return while servers fail, and afterwards.
 
 use std::sync::Arc;

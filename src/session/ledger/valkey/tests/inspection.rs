@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What servers of several settings say about themselves.
 
 use super::process::{Binary, Process, free_port, ledger, options};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random commands to the ledger in memory and to a real server. All answers must be equal.
 
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Servers that belong to a test.
 
 use std::io::{BufRead, BufReader};

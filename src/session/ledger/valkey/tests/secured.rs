@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TLS and restricted users.
 
 use std::path::PathBuf;

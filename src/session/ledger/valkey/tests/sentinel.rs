@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A failover by Sentinels.
 
 use std::time::{Duration, Instant};
