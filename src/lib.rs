@@ -39,6 +39,7 @@
 //! | [`entropy`] | estimators and kernels of entropy, without I/O |
 //! | [`columns`] | the table of token columns: data of tokens beyond ids, logprobs and entropies |
 //! | [`images`] | pictures of prompts: formats, digests, base64 |
+//! | [`traces`] | spans of generations for an OpenTelemetry collector |
 //! | [`json`], [`logprobs`], [`config`], [`metrics`], [`error`], [`long_work`], [`named_enum`], [`tls_client`], [`budget`] | shared utilities |
 //!
 //! A module imports only modules that are lower in this table; `tests/layering.rs` checks this.
@@ -75,3 +76,4 @@ pub mod serve;
 pub mod session;
 pub mod tls_client;
 pub mod tokenizer;
+mod traces;

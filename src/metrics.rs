@@ -86,6 +86,8 @@ metrics! {
     bytes_in_flight: gauge "bytes_in_flight";
     /// 1 while requests are not sent because no connection to the upstream can be made.
     breaker_open: gauge "breaker_open";
+    /// Spans of generations: taken by the collector, refused by it, or without room in the queue.
+    spans: counters "spans_total" [outcome = "sent" | "failed" | "dropped"];
     /// 1 from SIGTERM on.
     draining: gauge "draining";
     /// Entropy of the policy at each sampled token.

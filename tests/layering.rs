@@ -18,7 +18,7 @@ const LEVELS: &[&[&str]] = &[
     &["export"],
     &["generation", "chat"],
     &["engine", "session", "logits", "tokenizer", "parse"],
-    &["entropy", "columns", "images"],
+    &["entropy", "columns", "images", "traces"],
     &["json", "config", "metrics", "error", "logprobs", "long_work", "named_enum", "tls_client"],
     &["budget"],
 ];
@@ -28,7 +28,12 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 
 /// The files and folders that may use each external crate. `src/demo` may use all of them.
 const CRATE_USERS: &[(&str, &[&str])] = &[
-    ("reqwest", &["src/cli/control.rs", "src/cli/export/sidecar.rs"]),
+    ("reqwest", &["src/cli/control.rs", "src/cli/export/sidecar.rs", "src/traces/exporter.rs"]),
+    ("opentelemetry", &["src/traces.rs", "src/traces/"]),
+    ("opentelemetry_http", &["src/traces.rs", "src/traces/"]),
+    ("opentelemetry_otlp", &["src/traces/"]),
+    ("opentelemetry_sdk", &["src/traces.rs", "src/traces/"]),
+    ("async_trait", &["src/archive/tests/", "src/traces/"]),
     ("url", &["src/engine/transport/client.rs"]),
     // the tests compare the client with hyper's
     ("hyper", &["src/serve.rs", "src/serve/", "src/engine/transport/head.rs", "src/engine/transport/tests.rs"]),
@@ -161,6 +166,8 @@ const WALL_CLOCK: &[&str] = &[
     "src/session/sharing/missing.rs",
     "src/session/sharing/simulation/",
     "src/generation/recorder.rs",
+    // the start of a span
+    "src/traces/span.rs",
     // the `created` member of a chat completion
     "src/api/openai.rs",
     // the template function `strftime_now`

@@ -24,6 +24,7 @@ use crate::serve::teacher::{PLACES, TeacherEngine};
 use crate::session::Policy;
 use crate::session::ledger::SharedLog;
 use crate::session::ledger::log::Directory;
+use crate::traces::{Exporter, Traces};
 
 /// What the tasks find out about the engine. The proxy has the receivers.
 #[derive(Debug, Clone)]
@@ -42,6 +43,8 @@ pub(super) struct Built {
     pub(super) engine: EngineSenders,
     /// The log from which the sessions will be restored.
     pub(super) directory: Option<Directory>,
+    /// Sends the spans of generations to the collector.
+    pub(super) exporter: Option<Exporter>,
 }
 
 /// Builds the proxy.
@@ -72,6 +75,9 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
         Arc::clone(&metrics),
         budget.clone(),
     );
+    let collector = config.otlp.as_deref().map(|url| Traces::try_new(url, Arc::clone(&metrics))).transpose();
+    let (traces, exporter) = collector.map_err(|error| format!("--otlp: {error}"))?.unzip();
+    let context = context.with_traces(traces);
     let retries = Retries::new(replay_limits(config.limits.max_bytes_in_flight));
     let facts = EngineReceivers { capabilities: upstream.clone(), image_settings: image_settings_known };
     let generator = Generator::new(context, Arc::clone(&sessions), policy, facts, retries);
@@ -92,7 +98,12 @@ pub(super) fn build(config: Config, phase: watch::Receiver<Phase>, metrics: Arc<
         generator: Arc::new(generator),
         config,
     });
-    Ok(Built { proxy, engine: EngineSenders { capabilities, ready, discovery, chats, image_settings }, directory })
+    Ok(Built {
+        proxy,
+        engine: EngineSenders { capabilities, ready, discovery, chats, image_settings },
+        directory,
+        exporter,
+    })
 }
 
 fn store_limits(config: &Config) -> EntropyStoreLimits {

@@ -178,6 +178,7 @@ impl Drop for ActiveGeneration {
             }
         }
         self.capture.cut(if self.sent { Fault::Disconnected } else { Fault::Broken });
+        self.capture.end_span();
         if !self.sent {
             return;
         }

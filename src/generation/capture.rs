@@ -3,6 +3,7 @@
 
 mod chat;
 mod measure;
+mod trace;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::metrics::ModelMetrics;
 use crate::session::Fault;
+use crate::traces::GenerationSpan;
 pub(crate) use chat::ChatCapture;
 
 /// The capture of one reply. Keeps the request's ids in flight until it is dropped.
@@ -51,6 +53,8 @@ pub struct Capture {
     /// `None` where turns are not recorded.
     recorder: Option<Recorder>,
     observed: ReplyStats,
+    /// `None` without `--otlp`, and where the caller does not sample its trace.
+    span: Option<Box<GenerationSpan>>,
     /// When the current event was read.
     now: Instant,
 }
@@ -118,6 +122,7 @@ impl Capture {
             flight: Some(flight),
             recorder,
             chat: None,
+            span: None,
             now,
         };
         capture.name_sequences();
@@ -189,6 +194,7 @@ impl Capture {
 
     /// Commits unfinished sequences: no more of the reply will arrive.
     pub fn cut(&mut self, fault: Fault) {
+        self.cut_span(fault);
         if let Some(chat) = &mut self.chat {
             chat.end();
         }
@@ -271,6 +277,7 @@ impl Capture {
             chat.refused(status);
         }
         self.entropy_writer.fail();
+        self.fail_span(status);
     }
 
     /// Begins to read an event.
@@ -298,7 +305,9 @@ impl Capture {
     /// [`UnreadableReply`] when the body is not in SGLang's format; the client then gets it unchanged.
     pub fn decode_whole(&mut self, body: &Bytes, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
         if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
-            return chat.decode_whole(body, reads, recorder, &mut self.observed);
+            let decoded = chat.decode_whole(body, reads, recorder, &mut self.observed);
+            self.finish_chat_span();
+            return decoded;
         }
         let mut parsed = ParsedOutputs::default();
         for_each_object(Cursor::new(body), |cursor, at| {
@@ -313,7 +322,9 @@ impl Capture {
     /// [`UnreadableReply`] when the event is not in SGLang's format; the client then gets it unchanged.
     pub fn decode_event(&mut self, framed: &EventFrame, reads: EventAccess) -> Result<ParsedOutputs, UnreadableReply> {
         if let (Some(chat), Some(recorder)) = (&mut self.chat, &mut self.recorder) {
-            return chat.decode_event(framed, recorder, &mut self.observed, self.flight.as_mut());
+            let decoded = chat.decode_event(framed, recorder, &mut self.observed, self.flight.as_mut());
+            self.finish_chat_span();
+            return decoded;
         }
         let EventFrame { raw, json } = framed;
         let mut cursor = Cursor::at(&raw[..json.end], json.start);

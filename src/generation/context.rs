@@ -16,6 +16,7 @@ use crate::engine::engines::Engines;
 use crate::engine::plan::ItemPlan;
 use crate::entropy::{Cpu, Estimator, Flags, TokenStats};
 use crate::metrics::{Metrics, ModelMetrics};
+use crate::traces::Traces;
 
 /// State that the running generations share.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct GenerationContext {
     pub entropies: EntropyStore,
     /// All metrics.
     pub metrics: Arc<Metrics>,
+    /// The spans of generations; `None` without `--otlp`.
+    pub(crate) traces: Option<Arc<Traces>>,
     /// The byte budget for buffered requests and replies.
     pub budget: Budget,
     /// The wait of replies for the log.
@@ -65,6 +68,7 @@ impl GenerationContext {
             cpu: Cpu::new(),
             entropies,
             metrics,
+            traces: None,
             budget,
             log_wait: Arc::new(log_wait),
             flights: InFlightIds::default(),
@@ -73,6 +77,12 @@ impl GenerationContext {
             abort_unsupported: AtomicBool::new(false),
             plugin_failed: AtomicBool::new(false),
         }
+    }
+
+    /// The same with spans for its generations.
+    #[must_use]
+    pub(crate) fn with_traces(self, traces: Option<Arc<Traces>>) -> Self {
+        Self { traces, ..self }
     }
 
     /// Adds newly measured tokens to the histograms, in one batch.

@@ -28,6 +28,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};
 use crate::error::Error;
 use crate::session::{Policy, SessionError, Sessions};
+use crate::traces::{GenerationSpan, Operation};
 
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -120,7 +121,7 @@ impl Generator {
         attempt: Option<AttemptContext>,
         rid: &RequestId,
     ) -> Result<Generation, Error> {
-        let GenerationRequest { source, call } = request;
+        let GenerationRequest { source, mut call } = request;
         let limit = self.context.settings.pause_wait;
         if !limit.is_zero() && self.policy.is_paused() {
             let Self { context, policy, .. } = &**self;
@@ -138,7 +139,10 @@ impl Generator {
             Source::Generate { request, chat } => {
                 let limit = Some(self.context.settings.image_timeout);
                 let limit = limit.filter(|limit| !limit.is_zero() && request.has_media());
-                let planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
+                let operation = if chat.is_some() { Operation::Chat } else { Operation::Completion };
+                let span = self.begin_span(&mut call, operation);
+                let mut planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
+                planned.active.capture_mut().set_span(span);
                 let mut limit = limit.map(BeginLimit::new);
                 let (reply, active) = match &mut limit {
                     None => self.send(&call, planned).await?,
@@ -183,13 +187,15 @@ impl Generator {
 
     async fn finish_chat(
         &self,
-        call: Box<ClientCall>,
+        mut call: Box<ClientCall>,
         chat: EngineChat,
         attempt: Option<AttemptContext>,
         may_hold_rid: bool,
     ) -> Result<Generation, Error> {
         let kind = chat.kind;
-        let planned = self.plan_chat(&call, chat, attempt, may_hold_rid).await?;
+        let span = self.begin_span(&mut call, Operation::Chat);
+        let mut planned = self.plan_chat(&call, chat, attempt, may_hold_rid).await?;
+        planned.active.capture_mut().set_span(span);
         let (reply, active) = self.send(&call, planned).await?;
         let generation = self.receive(reply, active, call.reads, call.head).await?;
         let needs_ids = kind != ChatKind::PassedThrough && generation.head.status == StatusCode::OK;
@@ -198,6 +204,11 @@ impl Generator {
             Events::Whole { event: Some(event), .. } if has_ids(&event.kind) => Ok(generation),
             _ => Err(Error::NoTokenIds),
         }
+    }
+
+    /// Begins the span of a generation, which the call's headers then name as the parent of the engine's spans.
+    fn begin_span(&self, call: &mut ClientCall, operation: Operation) -> Option<Box<GenerationSpan>> {
+        self.context.traces.as_ref()?.begin(&mut call.head.headers, Arc::clone(&call.session), operation)
     }
 
     /// Forgets refused shapes before the engine is probed again.

@@ -199,6 +199,12 @@ impl Sequence {
         }
     }
 
+    /// The sum of the measured entropies, in nats, and their number.
+    #[must_use]
+    pub(crate) fn entropies(&self) -> (f64, usize) {
+        (self.sum, self.measured)
+    }
+
     /// The mean of the measured entropies, in nats.
     #[must_use]
     pub(crate) fn mean(&self) -> Option<f64> {

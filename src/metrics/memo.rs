@@ -156,6 +156,11 @@ pub(super) struct ModelVectors {
 }
 
 impl ModelMetrics {
+    /// The served model.
+    pub(crate) fn model(&self) -> &Arc<str> {
+        &self.model
+    }
+
     pub(super) fn new(model: Arc<str>, metrics: ModelVectors) -> Self {
         Self {
             model,

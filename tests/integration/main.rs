@@ -89,6 +89,7 @@ mod thought;
 mod tls;
 mod token_columns;
 mod toy_api;
+mod traces;
 mod truth;
 mod weights;
 mod wire;

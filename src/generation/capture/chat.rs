@@ -26,6 +26,8 @@ pub struct ChatCapture {
     uncaptured: Option<UncapturedGeneration>,
     /// The time of the first event of a stream.
     first_ms: Option<u64>,
+    /// The finish reasons of the recorded turns, until they are taken.
+    finishes: Vec<Box<str>>,
 }
 
 impl ChatCapture {
@@ -33,12 +35,17 @@ impl ChatCapture {
     #[must_use]
     pub(crate) fn new(chat: EngineChat, uncaptured: UncapturedGeneration) -> Self {
         let reader = ChatReader::new(chat.sglext, chat.n);
-        Self { reader, chat: chat.chat, uncaptured: Some(uncaptured), first_ms: None }
+        Self { reader, chat: chat.chat, uncaptured: Some(uncaptured), first_ms: None, finishes: Vec::new() }
     }
 
     /// Whether the events since the last choice ended must wait for the ids.
     pub(super) fn awaits_ids(&self) -> bool {
         self.uncaptured.is_some() && self.reader.awaits_ids()
+    }
+
+    /// Takes the finish reasons of the turns that were recorded since the last call.
+    pub(super) fn take_finishes(&mut self) -> Vec<Box<str>> {
+        std::mem::take(&mut self.finishes)
     }
 
     /// Counts the generation if its turns are not recorded: no more of the reply will arrive.
@@ -118,6 +125,7 @@ impl ChatCapture {
                 // the spans belong to the first choice
                 reported: ReportedVersions { label: label.clone(), spans: spans.take().unwrap_or_default() },
             };
+            self.finishes.extend(sequence.finish.clone());
             recorder.record_forwarded(sequence, self.first_ms);
         }
     }

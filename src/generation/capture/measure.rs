@@ -202,6 +202,9 @@ impl Capture {
                 }
             }
         }
+        if let Some(span) = &mut self.span {
+            span.finish(kind.clone(), self.now);
+        }
         let has_failed = chunk.finish.as_ref().is_some_and(|finish| finish.status_code.is_some());
         self.observed.is_aborted |= kind == "abort" && !has_failed;
         self.entropy_writer.finish(index, kind);

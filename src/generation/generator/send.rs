@@ -114,6 +114,9 @@ impl Generator {
     ) -> Result<Reply, Error> {
         let call = head.call(active.capture().plan().body.clone());
         let reply = send(self.context.engines.upstream(), &self.context.metrics, route, call, now).await;
-        reply.inspect_err(|_| active.mark_ended())
+        reply.inspect_err(|error| {
+            active.mark_ended();
+            active.capture_mut().fail_span(error.status());
+        })
     }
 }
