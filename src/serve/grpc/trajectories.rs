@@ -101,9 +101,11 @@ impl Trajectories for TrajectoriesService {
             known.ok_or_else(|| Problem::bad_request(format!("images: {name:?} is not one of refs, embed")))
         });
         let images = images.transpose()?;
+        // proto3 does not tell an empty list from an absent one
+        let selects_from_all = message.r#where.is_some() && message.sessions.is_empty();
         let request = SamplesRequest {
-            sessions: Some(message.sessions),
-            conditions: None,
+            sessions: (!selects_from_all).then_some(message.sessions),
+            conditions: message.r#where,
             format: message.format,
             // proto3 does not tell 0 from an absent value
             pad_token_id: (message.pad_token_id != 0).then_some(message.pad_token_id),

@@ -72,6 +72,35 @@ async fn export_has_the_bytes_of_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn export_of_conditions_has_the_rows_of_http() {
+    let demo = Demo::start(EngineOptions::default(), &[]).await;
+    record_sessions(&demo).await;
+    let mut client = trajectories(demo.proxy.control).await;
+    let mut rows = Vec::new();
+    for (sessions, conditions) in
+        [(vec!["b"], "turns>0"), (vec![], "turns>0"), (vec![], "session=a"), (vec![], "turns>100"), (vec!["a"], "session=b")]
+    {
+        let asked = ExportRequest {
+            sessions: sessions.iter().map(|&name| name.to_owned()).collect(),
+            format: "jsonl".into(),
+            r#where: Some(conditions.into()),
+            ..ExportRequest::default()
+        };
+        let mut body = json!({"format": "jsonl", "where": conditions});
+        if !sessions.is_empty() {
+            body["sessions"] = json!(sessions);
+        }
+        let (head, bytes) = read_export(&mut client, asked).await.unwrap();
+        assert!(bytes == http(&demo, &body).await.body, "{body}");
+        rows.push(head.rows);
+    }
+    assert!(rows[1] > rows[0] && rows[1] > rows[2] && rows[2] > 0, "{rows:?}");
+    assert_eq!(rows[3..], [0, 0]);
+    let none = ExportRequest { format: "jsonl".into(), ..ExportRequest::default() };
+    assert_eq!(read_export(&mut client, none).await.unwrap().0.rows, 0, "no sessions without a condition");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn invalid_export_has_the_error_of_http() {
     let demo = Demo::start(EngineOptions::default(), &[]).await;
     record_sessions(&demo).await;
@@ -104,6 +133,10 @@ async fn invalid_export_has_the_error_of_http() {
             json!({"sessions": ["a"], "format": "jsonl", "pad_token_id": 7}),
         ),
         (ExportRequest { sessions: vec!["no".into()], ..plain() }, json!({"sessions": ["no"], "format": "jsonl"})),
+        (
+            ExportRequest { r#where: Some("turns".into()), ..plain() },
+            json!({"sessions": ["a"], "format": "jsonl", "where": "turns"}),
+        ),
         (ExportRequest { version: Some(3), ..plain() }, json!({"sessions": ["a"], "format": "jsonl", "version": 3})),
     ];
     for (asked, body) in cases {

@@ -534,6 +534,10 @@ pub struct ExportRequest {
     /// What the file has of pictures: `refs` (the default) or `embed`, also their bytes.
     #[prost(string, optional, tag = "15")]
     pub images: ::core::option::Option<::prost::alloc::string::String>,
+    /// The conditions that the exported sessions meet, as in `GET /v1/sessions`: `step=17,reward>0`. Without `sessions`, those in memory are
+    /// selected from.
+    #[prost(string, optional, tag = "16")]
+    pub r#where: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportReply {
