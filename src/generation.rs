@@ -4,6 +4,7 @@
 
 pub(crate) mod active;
 mod attempts;
+mod begin_limit;
 pub(crate) mod buffered;
 pub(crate) mod capture;
 pub mod context;

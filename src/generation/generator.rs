@@ -17,12 +17,12 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::begin_limit::BeginLimit;
 use super::context::GenerationContext;
 use super::event::{EventAccess, EventKind};
 use super::events::{Events, Generation};
 use super::request::{ChatKind, ClientCall, EngineChat, GenerationRequest, RequestId, RidSlot, Source};
 use super::retries::{AttemptContext, Retries, RetryKey};
-use super::stream::BeginLimit;
 use super::uncaptured::UncapturedGenerations;
 use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};

@@ -7,11 +7,9 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Sleep;
 
 use crate::budget::Share;
 use crate::engine::reason::Reason;
@@ -23,6 +21,7 @@ use crate::error::{BoxError, Error};
 use crate::generation::ReplyStats;
 use crate::generation::active::{ActiveGeneration, DurabilityWait};
 use crate::generation::attempts::{Attempts, JoinedEvent};
+use crate::generation::begin_limit::BeginLimit;
 use crate::generation::event::{EventAccess, EventFrame, GenerationEvent, UnparsedReason};
 use crate::generation::log_wait;
 use crate::generation::request::RequestHead;
@@ -54,41 +53,6 @@ pub struct EventStream {
     attempts: Attempts,
     /// How long the engine may take to begin.
     begin_limit: Option<BeginLimit>,
-}
-
-/// The limit of the time from a request with media to the first bytes of its reply. A stream begins after its head.
-pub(super) struct BeginLimit {
-    limit: Duration,
-    expiry: Pin<Box<Sleep>>,
-}
-
-impl BeginLimit {
-    /// A limit that begins now.
-    pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, expiry: Box::pin(tokio::time::sleep(limit)) }
-    }
-
-    /// Waits for the head of the reply.
-    ///
-    /// # Errors
-    /// Those of `sent`, or that it took longer.
-    pub(super) async fn head<T>(&mut self, sent: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        tokio::select! {
-            biased;
-            sent = sent => sent,
-            () = &mut self.expiry => Err(unanswered_media(self.limit)),
-        }
-    }
-}
-
-/// The error of a request with media whose reply did not begin in time.
-fn unanswered_media(limit: Duration) -> Error {
-    let seconds = limit.as_secs_f64();
-    Error::UpstreamTimeout {
-        message: format!(
-            "the engine did not begin its reply to a request with media within {seconds} s (--image-timeout); some processors never answer a malformed prompt"
-        ),
-    }
 }
 
 /// Waits until a long event may be parsed.
@@ -284,14 +248,12 @@ impl EventStream {
     fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<GenerationEvent>>> {
         let unparsed = |bytes: Bytes, why| (!bytes.is_empty()).then(|| Arc::new(GenerationEvent::unparsed(bytes, why)));
         let read = self.upstream.poll_read(cx, self.decoder.buffer());
-        if let Some(BeginLimit { limit, expiry }) = &mut self.begin_limit {
-            let limit = *limit;
-            if read.is_pending() {
-                ready!(expiry.as_mut().poll(cx));
-                self.begin_limit = None;
-                return Poll::Ready(Some(self.refuse_with(unanswered_media(limit))));
-            }
+        if let Some(limit) = &mut self.begin_limit {
+            let expired = if read.is_pending() { Some(ready!(limit.poll_expired(cx))) } else { None };
             self.begin_limit = None;
+            if let Some(error) = expired {
+                return Poll::Ready(Some(self.refuse_with(error)));
+            }
         }
         let event = match ready!(read) {
             Some(Ok(())) if self.state == State::Passing => unparsed(self.decoder.take_rest(), UnparsedReason::Piece),

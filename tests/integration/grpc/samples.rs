@@ -77,9 +77,13 @@ async fn export_of_conditions_has_the_rows_of_http() {
     record_sessions(&demo).await;
     let mut client = trajectories(demo.proxy.control).await;
     let mut rows = Vec::new();
-    for (sessions, conditions) in
-        [(vec!["b"], "turns>0"), (vec![], "turns>0"), (vec![], "session=a"), (vec![], "turns>100"), (vec!["a"], "session=b")]
-    {
+    for (sessions, conditions) in [
+        (vec!["b"], "turns>0"),
+        (vec![], "turns>0"),
+        (vec![], "session=a"),
+        (vec![], "turns>100"),
+        (vec!["a"], "session=b"),
+    ] {
         let asked = ExportRequest {
             sessions: sessions.iter().map(|&name| name.to_owned()).collect(),
             format: "jsonl".into(),
