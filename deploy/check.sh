@@ -51,3 +51,9 @@ prometheus=$(bash deploy/check/prometheus.sh "$home/prometheus")
 "$prometheus/promtool" check config deploy/prometheus/prometheus.yml
 "$prometheus/promtool" test rules deploy/prometheus/tests/*.yml
 python deploy/check/queries.py
+
+source tests/common.sh
+record_passed 'kubectl (kustomize)' "$(kubectl version --client | sed -nE 's/^(Client|Kustomize) Version: v?/\1 /p' | paste -sd ' ')" "bash deploy/check.sh"
+record_passed 'kubernetes-validate (schemas)' "$(package_version python kubernetes-validate)" "bash deploy/check.sh"
+record_passed Helm "$("${HELM:-$home/venv/bin/helm}" version --template '{{.Version}}')" "bash deploy/check.sh"
+record_passed Prometheus "$("$prometheus/promtool" --version 2>&1 | sed -nE 's/^promtool, version ([0-9.]+).*/\1/p')" "bash deploy/check.sh"

@@ -21,3 +21,13 @@ python_environment() {
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: -r "$list"
   echo "$stamp" >"$venv/stamp"
 }
+
+# The version of a package that is installed for this Python.
+package_version() { # package_version PYTHON PACKAGE
+  "$1" -c 'import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))' "$2"
+}
+
+# Records for docs/compatibility.md that COMMAND has passed with the version that COMPONENT reported. Does nothing without RECORD_PASSED=1.
+record_passed() { # record_passed COMPONENT VERSION COMMAND
+  python3 "$(dirname "${BASH_SOURCE[0]}")/compatibility.py" --passed "$@"
+}

@@ -26,6 +26,7 @@ python=$venv/bin/python
 check=("$python" "$here/check.py" --tokentap "$tokentap")
 if [[ $mode == short ]]; then
   timeout 120 "${check[@]}" --server moto
+  record_passed 'moto (S3)' "$(package_version "$python" moto)" "bash tests/archive/run.sh short"
   exit
 fi
 if [[ $mode == faulty ]]; then
@@ -40,3 +41,5 @@ timeout 300 "${check[@]}" --server folder --examples "$root/python/examples"
 timeout 300 "${check[@]}" --server moto
 timeout 600 "${check[@]}" --server faulty
 timeout 300 "${check[@]}" --server s3s-fs --s3s "$s3s"
+record_passed 'moto (S3)' "$(package_version "$python" moto)" "bash tests/archive/run.sh"
+if [[ ! ${S3S_FS:-} ]]; then record_passed 's3s-fs (S3)' "$("$s3s" --version)" "bash tests/archive/run.sh"; fi

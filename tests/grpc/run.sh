@@ -36,3 +36,4 @@ data=$(grep -oEm1 'http://[0-9.:]+/generate' "$work/demo" | grep -oE '[0-9.]+:[0
 control=$(grep -oEm1 'http://[0-9.:]+/v1' "$work/demo" | grep -oE '[0-9.]+:[0-9]+')
 if [[ ! $data || ! $control ]]; then cat "$work/demo"; echo "the demo did not start" >&2; exit 1; fi
 PYTHONPATH=$work timeout 300 "$venv/bin/python" "$here/client.py" --data "$data" --control "$control" --token secret
+record_passed grpcio "$(package_version "$venv/bin/python" grpcio)" "bash tests/grpc/run.sh"

@@ -16,7 +16,7 @@ if [[ ! $source ]]; then
 fi
 if [[ ! -f $source/python/sgl_jax/launch_server.py ]]; then echo "$source is no checkout of sglang-jax" >&2; exit 2; fi
 source=$(realpath "$source")
-modes=("$@")
+chosen=("$@") modes=("$@")
 ((${#modes[@]})) || modes=(overlap no-overlap skip-tokenizer)
 source "$root/tests/common.sh"
 tokentap=$(find_tokentap "$root")
@@ -93,4 +93,8 @@ for mode in "${modes[@]}"; do
     "$(grep -c '^FAIL ' "$work/$mode.out")" "$( ((code)) && echo failed || echo passed)")$'\n'
 done
 printf '\n%s' "$table"
+if ((!failed && !${#chosen[@]})); then
+  found=$(PYTHONPATH=$source/python "$venv/bin/python" -c 'import sgl_jax.version; print(sgl_jax.version.__version__)')
+  record_passed sglang-jax "$found" "bash tests/jax/run.sh SRC" || failed=1
+fi
 exit $failed

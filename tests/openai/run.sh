@@ -30,3 +30,4 @@ engine=$(found 'the upstream answers') data=$(found '/generate') control=$(found
 if [[ ! $engine || ! $data || ! $control ]]; then cat "$work/demo"; echo "the demo did not start" >&2; exit 1; fi
 timeout 300 "$python" "$here/client.py" --data "$data" --control "$control" --token secret --engine "$engine" \
   --tokentap "$tokentap" --work "$work"
+record_passed 'openai (Python)' "$(package_version "$python" openai)" "bash tests/openai/run.sh"

@@ -84,3 +84,5 @@ kill -0 "$load" 2>/dev/null || { cat "$work/load" >&2; echo "the load ended earl
 "$python" -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())' "http://$control/metrics" \
   | "$prometheus/promtool" check metrics
 echo "promtool accepts the names and types of the metrics"
+found=$("$prometheus/prometheus" --version 2>&1 | sed -nE 's/^prometheus, version ([0-9.]+).*/\1/p')
+record_passed Prometheus "$found" "bash tests/prometheus/run.sh"

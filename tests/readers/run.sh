@@ -17,6 +17,7 @@ work=$(mktemp -d)
 out=${1:-$work/exports}
 demo='' failed=0
 start=7 end=258 # ids of the demo's vocabulary that are used as <think> and </think>
+source "$here/../common.sh"
 trap 'if [[ $demo ]]; then kill "$demo" 2>/dev/null; wait "$demo"; fi; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
@@ -26,12 +27,18 @@ python=$readers/bin/python
 step() { # step NAME COMMAND...: its lines with NAME before them, for the table
   local name=$1 code; shift
   "$@" >"$work/lines" 2>"$work/errors"; code=$?
-  cat "$work/lines"
+  tee -a "$work/all" <"$work/lines"
   if ((code)); then failed=1; tail -20 "$work/errors"; fi
   # a command without such lines counts as one check
   table+=$(awk -v name="$name" -v code=$code '$1=="ok"{ok++} $1=="skip"{skip++} $1=="FAIL"{bad++}
     END{if (!(ok + skip + bad)) {ok = !code; bad = !!code}; printf "%-20s %4d ok %4d skip %4d FAIL", name, ok, skip, bad}' "$work/lines")
   table+="$( ((code)) && echo '  failed')"$'\n'
+}
+
+readers_lines() { # readers_lines COMPONENT: the results of its checks in all batches
+  local name=${1,,}
+  case $name in strands-sglang) name=strands ;; rllm-model-gateway) name=rllm ;; pyarrow | datasets | polars | duckdb) name="columnar $name:" ;; esac
+  grep -E "^(ok|skip|FAIL) $name " "$work/all"
 }
 
 table=''
@@ -62,4 +69,22 @@ for batch in "$out"/*/; do
   if [[ -f $out/$batch/data.jsonl ]]; then step "columnar $batch" "$python" "$here/columnar.py" "$out/$batch"; fi
 done
 printf '\n%s' "$table"
+
+# the version of each reader without a failed or skipped check; two projects are a pinned commit, and two have no package that can be read alone
+if ((!failed)); then
+  for reader in verl miles=miles-rl slime=miles-rl AReaL=torch tunix=google-tunix strands-sglang rllm-model-gateway skyrl NeMo-RL prime-rl trl tinker pyarrow datasets polars duckdb; do
+    component=${reader%%=*}
+    lines=$(readers_lines "$component")
+    if [[ ! $lines ]] || grep -q '^skip' <<<"$lines"; then echo "not recorded: $component" >&2; continue; fi
+    case $component in
+      NeMo-RL | prime-rl) version=$(git -C "$readers/source/${component,,}" rev-parse --short=12 FETCH_HEAD) ;;
+      *) version=$(package_version "$python" "${reader#*=}") ;;
+    esac
+    case $component in
+      slime) version="read with miles-rl $version" ;;
+      AReaL) version="read with torch $version" ;;
+    esac
+    record_passed "$component" "$version" "bash tests/readers/run.sh" || failed=1
+  done
+fi
 exit $failed

@@ -12,8 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import sglang.version
 from sglang.srt.entrypoints.openai.protocol import Tool
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compatibility import record_passed  # noqa: E402
 
 FIXTURE = Path(__file__).resolve().parent.parent / "fixtures" / "tool_arguments.json"
 # the markers that are tokens arrive as a whole
@@ -64,6 +68,8 @@ def main() -> int:
             print(f"FAIL {row['parser']}: {row['case']}: ours {ours}, SGLang {theirs}")
         else:
             print(f"ok   {row['parser']}: {row['case']}: {row.get('decision') or ' and '.join(agrees)}")
+    if not failed and len(sys.argv) == 1:
+        record_passed("SGLang", sglang.version.__version__, "python3 tests/real/calls.py")
     return 1 if failed else 0
 
 

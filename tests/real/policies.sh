@@ -10,6 +10,7 @@ export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 version=0.5.23
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
 work=$(mktemp -d)
+source "$here/../common.sh"
 source "$here/servers.sh"
 # set +e: the status of the stopped processes must not become that of this script
 trap 'set +e; stop; rm -rf "$work"' EXIT
@@ -32,3 +33,4 @@ front "http://127.0.0.1:$engine" "$data" "$control" --pause-wait 60s --on-abort 
 kill "$proxy"; wait "$proxy" || true
 front "http://127.0.0.1:$engine" "$data" "$control" --pause-wait 60s --on-abort resume
 "$python" "$here/interruptions.py" --via "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" --resumes
+record_passed SGLang "$(sglang_version "http://127.0.0.1:$engine")" "bash tests/real/policies.sh"

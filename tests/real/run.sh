@@ -17,6 +17,7 @@ work=$(mktemp -d)
 table='' failed=0
 
 source "$here/servers.sh"
+source "$here/../common.sh"
 source "$here/../openai/environment.sh"
 openai=$(openai_python "$(cd "$here/../.." && pwd)") || exit
 trap 'stop; rm -rf "$work"' EXIT
@@ -45,6 +46,7 @@ smollm2() { # smollm2 VERSION: a model with trained weights: only what depends o
   fi
   accuracy "$version" "$model" "$data" "$control" --answer Paris || bad=1
   ((bad)) && tail -20 "$work/tokentap.log"
+  found=$(sglang_version "http://127.0.0.1:$engine")
   return $bad
 }
 
@@ -80,6 +82,7 @@ one() { # one MODE: returns 0 if all checks pass
     accuracy "$version" "$model" "$data" "$control" || bad=1
   fi
   ((bad)) && tail -20 "$work/tokentap.log"
+  found=$(sglang_version "$direct")
   return $bad
 }
 
@@ -90,6 +93,7 @@ for mode in "${modes[@]}"; do
   cat "$work/$mode.out"
   stop
   ((code)) && failed=1
+  if ((!code)) && [[ ! ${SELF:-} ]]; then record_passed SGLang "$found" "bash tests/real/run.sh $mode" || failed=1; fi
   table+=$(printf '%-22s %5d ok %5d FAIL  %s' "$mode" "$(grep -c '^ok ' "$work/$mode.out")" \
     "$(grep -c '^FAIL ' "$work/$mode.out")" "$( ((code)) && echo failed || echo passed)")$'\n'
 done

@@ -24,6 +24,10 @@ serve() { # serve VERSION PORT [argument...]: starts SGLang with serve.sh
   return "$code"
 }
 
+sglang_version() { # sglang_version URL: as the server reports it
+  curl -sf -m 10 "$1/get_server_info" | python3 -c 'import json, sys; print(json.load(sys.stdin)["version"])'
+}
+
 free_ports() { # all at once, so that they differ
   python3 -c 'import socket
 s = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]

@@ -15,3 +15,4 @@ python_environment "$venv" "$list"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 timeout 300 "$venv/bin/python" "$here/both_ways.py" --tokentap "$tokentap" --work "$work"
+record_passed sglang-router "$(package_version "$venv/bin/python" sglang-router)" "bash tests/router/run.sh"

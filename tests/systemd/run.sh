@@ -55,3 +55,4 @@ if ! grep -q '^passed$' "$work/console"; then
   cat "$work/console" >&2
   exit 1
 fi
+record_passed systemd "$(/lib/systemd/systemd --version | sed -nE '1s/^systemd ([^ ]+).*/\1/p')" "bash tests/systemd/run.sh"

@@ -7,6 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+source "$root/tests/common.sh"
 fetched=$root/target/templates venv=$root/target/templates-venv
 stamp=$(cksum <"$here/requirements.txt")
 
@@ -33,3 +34,4 @@ echo "encodings.json matches DeepSeek's encoders"
 
 cd "$root"
 TEMPLATES=$fetched cargo test --test templates -- --include-ignored --nocapture --test-threads 1
+record_passed transformers "$(package_version "$venv/bin/python" transformers)" "bash tests/templates/run.sh"

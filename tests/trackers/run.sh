@@ -17,3 +17,6 @@ python_environment "$venv" "$here/requirements.txt"
 cd "$root/python/tokentap"
 # a test that is skipped here has failed: the packages are installed
 PYTHONPATH=$PWD TRACKERS=1 timeout 300 "$venv/bin/python" -m pytest -q -p no:cacheprovider tests/test_trackers.py
+for package in wandb mlflow=mlflow-skinny tensorboard; do
+  record_passed "${package%%=*}" "$(package_version "$venv/bin/python" "${package#*=}")" "bash tests/trackers/run.sh"
+done

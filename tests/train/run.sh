@@ -55,6 +55,7 @@ fi
 read -r engine data control < <(free_ports)
 # all samples of a step run at once
 MODEL=$model serve 0.5.23 "$engine" --max-running-requests 64 || exit
+sglang=$(sglang_version "http://127.0.0.1:$engine")
 front "http://127.0.0.1:$engine" "$data" "$control" ${flags[@]+"${flags[@]}"} || exit
 PYTHONPATH=$root/python/tokentap "$python" "$root/python/examples/train/$program" --model "$model" --work "$out" \
   --url "http://127.0.0.1:$data" --control-url "http://127.0.0.1:$control" --estimator "$estimator" --steps "$steps" \
@@ -68,4 +69,11 @@ stop
 mkdir -p "$root/target/train"
 python_environment "$root/target/train/venv" "$here/requirements.txt" || exit
 "$root/target/train/venv/bin/python" "$root/python/examples/train/curves.py" "$out/curves.png" "$name=$out/metrics.jsonl" || exit
-python3 "$here/check.py" "$out/metrics.jsonl" "$steps" ${rises[@]+"${rises[@]}"}
+python3 "$here/check.py" "$out/metrics.jsonl" "$steps" ${rises[@]+"${rises[@]}"} || exit
+# only a run whose reward has to rise
+if ((!${#rises[@]})) || [[ ${MODEL:-} || $estimator != grpo ]]; then exit; fi
+case ${AGENT:-} in
+  '') record_passed SGLang "$sglang" "bash tests/train/run.sh" ;;
+  sdk) record_passed SGLang "$sglang" "AGENT=sdk bash tests/train/run.sh" ;;
+  strands) record_passed strands-agents "$(package_version "$venv/bin/python" strands-agents)" "AGENT=strands bash tests/train/run.sh" ;;
+esac

@@ -28,6 +28,7 @@ work=$(mktemp -d)
 failed=0 table=''
 
 tokentap=$TOKENTAP
+source "$here/../common.sh"
 source "$here/../real/servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -45,19 +46,26 @@ start() { # a separate server for each program: one of them changes the weights
 }
 
 for name in "${names[@]}"; do
+  bad=0
   venv=$("$here/setup.sh" "$name") || { failed=1; table+="$name: no environment"$'\n'; continue; }
   for program in "$here/$name"/*.py; do
     grep -q '^if __name__ == "__main__":' "$program" || continue
     # a program without address arguments can only run with the demo
     if [[ $real ]] && ! grep -q -- '"--base"' "$program"; then continue; fi
     echo "== $name/$(basename "$program")${real:+, SGLang 0.5.23}"
-    if [[ $real ]] && ! start; then failed=1; stop; table+="$name/$(basename "$program"): no server"$'\n'; continue; fi
+    if [[ $real ]] && ! start; then failed=1; stop; bad=1 table+="$name/$(basename "$program"): no server"$'\n'; continue; fi
     "$venv/bin/python" "$program" ${arguments[@]+"${arguments[@]}"} >"$work/out" 2>"$work/errors"; code=$?
     stop
     cat "$work/out"
-    if ((code)); then failed=1; tail -30 "$work/errors"; fi
+    if ((code)); then failed=1 bad=1; tail -30 "$work/errors"; fi
     table+=$(printf '%-28s %4d ok %4d FAIL  %s' "$name/$(basename "$program")" "$(grep -c '^ok ' "$work/out")" \
       "$(grep -c '^FAIL ' "$work/out")" "$( ((code)) && echo failed || echo passed)")$'\n'
+  done
+  if ((bad)); then continue; fi
+  case $name in verl) packages='verl' ;; tunix) packages='tunix=google-tunix' ;; strands) packages='strands-sglang' ;; esac
+  if [[ $name == verl && ! $real ]]; then packages+=' TransferQueue=transferqueue'; fi
+  for package in $packages; do
+    record_passed "${package%%=*}" "$(package_version "$venv/bin/python" "${package#*=}")" "bash tests/trainers/run.sh ${real:+--real }$name" || failed=1
   done
 done
 printf '\n%s' "$table"

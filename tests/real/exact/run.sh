@@ -15,6 +15,7 @@ python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 table='' failed=0 direct='' via=''
 
+source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -76,7 +77,12 @@ for mode in "${modes[@]}"; do
   one "$mode" >"$work/$mode.out" 2>&1; code=$?
   cat "$work/$mode.out"
   stop
-  ((code)) && failed=1
+  if ((code)); then
+    failed=1
+  else
+    # numerics starts no server
+    record_passed SGLang "$(package_version "$python" sglang)" "bash tests/real/exact/run.sh $mode" || failed=1
+  fi
   table+=$(printf '%-22s %5d ok %5d FAIL  %s' "$mode" "$(grep -c '^ok ' "$work/$mode.out")" \
     "$(grep -c '^FAIL ' "$work/$mode.out")" "$( ((code)) && echo failed || echo passed)")$'\n'
 done

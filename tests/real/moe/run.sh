@@ -14,6 +14,7 @@ python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 failed=0
 
+source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -29,6 +30,7 @@ one() { # one MODE
   [[ $1 == incremental ]] && flags+=(--incremental-streaming-output)
   [[ $1 == off ]] && flags=()
   MODEL=$work/moe-0 serve 0.5.23 "$engine" ${flags[@]+"${flags[@]}"} || return
+  found=$(sglang_version "http://127.0.0.1:$engine")
   front "http://127.0.0.1:$engine" "$data" "$control" --columns routed_experts --on-abort resume || return
   "$tokentap" check --upstream "http://127.0.0.1:$engine" --columns routed_experts,sampling_mask,top_logprobs | grep column
   if [[ $1 == off ]]; then
@@ -46,4 +48,5 @@ for mode in "${modes[@]}"; do
   if one "$mode"; then echo "$mode: ok"; else echo "$mode: FAILED"; failed=1; fi
   stop
 done
+if ((!failed && !$#)); then record_passed SGLang "$found" "bash tests/real/moe/run.sh" || failed=1; fi
 exit "$failed"

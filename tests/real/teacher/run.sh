@@ -10,6 +10,7 @@ tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 
+source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -20,4 +21,5 @@ read -r engine data control < <(free_ports)
 serve 0.5.23 "$engine" || exit 1
 front "http://127.0.0.1:$engine" "$data" "$control" --columns top_logprobs --teacher-host 127.0.0.1 || exit 1
 "$python" "$here/check.py" --data "http://127.0.0.1:$data" --control "http://127.0.0.1:$control" \
-  --direct "http://127.0.0.1:$engine" --student "$REAL_SGLANG_HOME/model-0" --teacher "$work/teacher" --tokentap "$tokentap"
+  --direct "http://127.0.0.1:$engine" --student "$REAL_SGLANG_HOME/model-0" --teacher "$work/teacher" --tokentap "$tokentap" &&
+  record_passed SGLang "$(sglang_version "http://127.0.0.1:$engine")" "bash tests/real/teacher/run.sh"

@@ -16,6 +16,7 @@ python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 failed=0
 
+source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -46,7 +47,13 @@ one() { # one MODE
 
 for mode in "${modes[@]}"; do
   echo "== $mode"
-  if one "$mode"; then echo "$mode: ok"; else echo "$mode: FAILED"; failed=1; fi
+  if one "$mode"; then
+    echo "$mode: ok"
+    record_passed SGLang "$(package_version "$python" sglang)" "bash tests/real/vision/run.sh $mode" || failed=1
+  else
+    echo "$mode: FAILED"
+    failed=1
+  fi
   stop
 done
 exit "$failed"

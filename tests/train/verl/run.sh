@@ -59,11 +59,11 @@ verl() {
   }
 }
 
-failed=0
+failed=0 steps_of_grpo=${STEPS:-10}
 for run in "${runs[@]}"; do
   steps=2 settings=() checks=()
   case $run in
-    grpo) steps=${STEPS:-10}; if ((steps >= 10)); then checks=(--rises); fi ;;
+    grpo) steps=$steps_of_grpo; if ((steps >= 10)); then checks=(--rises); fi ;;
     egpo) settings=(trainer.v1.trainer_mode=compared_egpo); checks=(--egpo) ;;
     older)
       rollout=actor_rollout_ref.rollout
@@ -75,4 +75,7 @@ for run in "${runs[@]}"; do
   verl "$run" "$steps" ${settings[@]+"${settings[@]}"} &&
     python3 "$here/check.py" "$out/$run.jsonl" "$steps" ${checks[@]+"${checks[@]}"} || failed=1
 done
+if ((!failed && steps_of_grpo >= 10)) && [[ ! ${RUNS:-} ]]; then
+  record_passed verl "$(package_version "$venv/bin/python" verl)" "bash tests/train/verl/run.sh" || failed=1
+fi
 exit $failed
