@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-logprobs real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page notebook faults wire fuzz load soak
 
 # the scripts of tests with third-party software record for docs/compatibility.md that they passed
 export RECORD_PASSED := 1
@@ -46,6 +46,9 @@ real-teacher: ## scores of a real SGLang on the CPU, compared with torch (a few 
 real-calls: ## the tool calls of a table, read by the parsers of SGLang 0.5.23 (a minute, 7 GB)
 	bash tests/real/setup.sh 0.5.23
 	"$${REAL_SGLANG_HOME:-$$HOME/.cache/real-sglang}/venv-0.5.23/bin/python" tests/real/calls.py
+
+real-logprobs: ## what logprobs cost SGLang itself, k = 0, 5, 20, streamed and not: on the CPU, or with BASE=URL a running server, for example on a GPU (ten minutes, 7 GB)
+	BASE="$(BASE)" MODEL="$(MODEL)" bash tests/real/logprobs.sh
 
 real-dialects: ## prompts of 200 Messages and 200 Responses requests, compared with those of SGLang's own endpoints (five minutes, 7 GB)
 	cargo build --release
