@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-logprobs real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-logprobs real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openapi openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page notebook faults wire fuzz load soak
 
 # the scripts of tests with third-party software record for docs/compatibility.md that they passed
 export RECORD_PASSED := 1
@@ -105,6 +105,10 @@ archive: ## an archive in S3 of moto and s3s-fs, and in a folder: crashes, two a
 grpc: ## a Python client generated from the .proto, with the demo engine (a minute, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/grpc/run.sh
+
+openapi: ## clients in Python and TypeScript, generated from the OpenAPI document by two public generators: each operation is there, types are checked, and both call the demo (a minute, 200 MB, PyPI, npm)
+	cargo build
+	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/openapi/run.sh
 
 openai: ## the official openai SDK, sync, async and streaming, with the demo engine (half a minute, a package registry)
 	cargo build

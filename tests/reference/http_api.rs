@@ -153,9 +153,9 @@ impl Page {
         if !values.is_empty() {
             writeln!(self.out, "\nOne of {}.", values.join(", ")).unwrap();
         }
-        for alternative in list(schema, "oneOf").iter().filter(|alternative| alternative.get("properties").is_some()) {
-            write!(self.out, "\n{}\n", describe(alternative)).unwrap();
-            self.schema(alternative);
+        let alternatives: Vec<String> = list(schema, "oneOf").iter().map(kind).collect();
+        if !alternatives.is_empty() {
+            writeln!(self.out, "\nOne of {}.", alternatives.join(", ")).unwrap();
         }
         if schema.get("properties").is_none() {
             return;
@@ -219,6 +219,9 @@ fn kind(schema: &Value) -> String {
         list(schema, "enum").iter().map(|value| format!("`{}`", compact(value).trim_matches('"'))).collect();
     if !values.is_empty() {
         return values.join(" or ");
+    }
+    if text(schema, "format") == "binary" {
+        return "bytes".to_owned();
     }
     let types: Vec<&str> = match schema.get("type") {
         Some(Value::Array(types)) => types.iter().filter_map(Value::as_str).collect(),

@@ -186,7 +186,7 @@ fn add_control_errors(operation: &mut Value, codes: &[Value], errors: &[Value]) 
             let members = [("code", text_of(error, "code").into()), ("message", text_of(error, "example").into())];
             (text_of(error, "code").to_owned(), object([("value", object([("error", object(members))]))]))
         });
-        let mut reply = error_reply(status, &descriptions.join(" "), "Error");
+        let mut reply = error_reply(status, &descriptions.join(" "), "ControlError");
         members(&mut reply, &["content", "application/json"])
             .push(("examples".to_owned(), Value::Object(examples.collect())));
         let codes = errors.iter().map(|error| text_of(error, "code").into()).collect();
