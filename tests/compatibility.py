@@ -73,6 +73,8 @@ RUNS = {
         ("openai (Python)", "bash tests/openai/run.sh"),
         ("grpcio", "bash tests/grpc/run.sh"),
         ("openapi-spec-validator", "python3 tests/openapi/validate.py"),
+        ("openapi-python-client", "bash tests/openapi/run.sh"),
+        ("@hey-api/openapi-ts", "bash tests/openapi/run.sh"),
         *((component.name, "bash tests/clients/run.sh libraries") for component in CLIENTS if component.group == "libraries"),
     ],
     "Trackers": [(component, "bash tests/trackers/run.sh") for component in ("wandb", "mlflow", "tensorboard")],
@@ -88,6 +90,7 @@ RUNS = {
     "Operation": [
         ("Prometheus", "bash tests/prometheus/run.sh"),
         ("Prometheus", "bash deploy/check.sh"),
+        ("Rotel (OpenTelemetry)", "bash tests/otlp/run.sh"),
         ("kubectl (kustomize)", "bash deploy/check.sh"),
         ("kubernetes-validate (schemas)", "bash deploy/check.sh"),
         ("Helm", "bash deploy/check.sh"),

@@ -57,3 +57,5 @@ python -m mypy --no-error-summary --cache-dir "$home/mypy" client.py
 tsc --strict --target es2022 --module commonjs --lib es2022,dom,dom.iterable --outDir out client.ts tokentap-client/index.ts
 timeout 60 python client.py "$data" "$control" secret
 timeout 60 node out/client.js "$data" "$control" secret
+record_passed openapi-python-client "$(package_version python openapi-python-client)" "bash tests/openapi/run.sh"
+record_passed @hey-api/openapi-ts "$(node -p 'require(process.argv[1]).version' "$home/node_modules/@hey-api/openapi-ts/package.json")" "bash tests/openapi/run.sh"

@@ -13,4 +13,6 @@ tokentap=$(find_tokentap "$root")
 mkdir -p "$root/target/otlp"
 python_environment "$root/target/otlp/venv" "$here/requirements.txt"
 export PYTHONDONTWRITEBYTECODE=1
-exec timeout 300 "$root/target/otlp/venv/bin/python" "$here/check.py" "$tokentap"
+venv=$root/target/otlp/venv/bin/python
+timeout 300 "$venv" "$here/check.py" "$tokentap"
+record_passed "Rotel (OpenTelemetry)" "$(package_version "$venv" rotel)" "bash tests/otlp/run.sh"
