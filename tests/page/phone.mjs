@@ -55,7 +55,7 @@ export async function phone() {
       const scrolled = await page.evaluate(() => document.getElementById("tokens").scrollTop);
       // a tap outside, here on a button, only closes the sheet
       await page.evaluate(() => scrollTo(0, 0));
-      await page.tap("#run");
+      await page.tap("#overview");
       await closed();
       assert.ok(await page.isVisible("#path-view"));
       await page.tap(`#t${other}`);

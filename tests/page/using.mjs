@@ -98,7 +98,7 @@ export async function keyboard() {
       stops.push(stop);
     }
     const names = stops.map((stop) => stop.name);
-    for (const name of ["skip", "run", "export", "theme", "help", "all-sessions", "search", "class", "flag", "find", "trained", "group", "compare", "link-button", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
+    for (const name of ["skip", "overview", "export", "theme", "help", "all-sessions", "search", "class", "flag", "find", "trained", "group", "compare", "link-button", session, "another", "turn 0", `turn ${leaf}`, "tokens"]) assert.ok(names.includes(name), `${name} is reached: ${names}`);
     assert.ok(stops.every((stop) => stop.ring), `the focus is visible: ${JSON.stringify(stops.filter((stop) => !stop.ring))}`);
     await page.focus("#tokens");
     assert.equal(await press("Home"), 0);

@@ -41,7 +41,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 52] = [
+pub const ASSETS: [Asset; 55] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -51,6 +51,7 @@ pub const ASSETS: [Asset; 52] = [
     Asset { path: "/page/tokens.css", text: include_str!("page/tokens.css"), kind: STYLE },
     Asset { path: "/page/icon.svg", text: include_str!("page/icon.svg"), kind: "image/svg+xml" },
     module!("address"),
+    module!("ahead"),
     module!("alignment"),
     module!("along"),
     module!("api"),
@@ -88,8 +89,10 @@ pub const ASSETS: [Asset; 52] = [
     module!("samples"),
     module!("scale"),
     module!("sections"),
+    module!("selection"),
     module!("sessions"),
     module!("sheet"),
+    module!("start"),
     module!("table"),
     module!("texts"),
     module!("theme"),

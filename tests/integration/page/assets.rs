@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The files of the page, and how they are served.
 
-use tokentap::serve::control::page::{ASSETS, POLICY};
+use tokentap::serve::control::page::{ASSETS, POLICY, asset};
 
 use crate::support::client::{Connection, get, request, written};
 use crate::support::manual_upstream::ManualUpstream;
@@ -150,9 +150,10 @@ fn page_loads_no_external_content_and_renders_no_markup() {
     let html = ASSETS[0].text;
     let inline = |word: &str| word.starts_with("style=") || word.starts_with("on") && word.contains('=');
     assert!(!html.split_whitespace().any(inline) && !html.contains("<style"), "no inline code");
-    let scripts: Vec<&str> = html.match_indices("<script").map(|(at, _)| &html[at..at + 60]).collect();
-    assert_eq!(scripts.len(), 1, "{scripts:?}");
-    assert!(scripts[0].contains(r#"type="module" src="/page/main.js""#), "{scripts:?}");
+    let scripts: Vec<&str> =
+        html.match_indices("<script").map(|(at, _)| html[at..].split_inclusive("</script>").next().unwrap()).collect();
+    let modules = ["ahead", "start", "main"];
+    assert_eq!(scripts, modules.map(|name| format!(r#"<script type="module" src="/page/{name}.js"></script>"#)));
     let all: u64 = ASSETS.iter().map(|asset| asset.text.len() as u64).sum();
     assert!(all < 290_000, "{all} bytes");
 }
@@ -176,4 +177,30 @@ fn page_files_match_their_references() {
     for path in paths {
         assert!(used.iter().any(|name| name == path), "{path} is never used");
     }
+}
+
+#[test]
+fn modules_of_the_first_screen_are_preloaded() {
+    let text = |name: &str| asset(&format!("/page/{name}")).unwrap().text;
+    let mut reached = vec!["ahead.js", "start.js"];
+    let mut at = 0;
+    while let Some(&name) = reached.get(at) {
+        let text = text(name);
+        for (at, found) in text.match_indices("from \"./") {
+            let imported = text[at + found.len()..].split('"').next().unwrap();
+            if !reached.contains(&imported) {
+                reached.push(imported);
+            }
+        }
+        at += 1;
+    }
+    let html = ASSETS[0].text;
+    let link = r#"<link rel="modulepreload" href="/page/"#;
+    let mut preloaded: Vec<&str> =
+        html.match_indices(link).map(|(at, _)| html[at + link.len()..].split('"').next().unwrap()).collect();
+    preloaded.sort_unstable();
+    let mut imported = reached.split_off(2);
+    imported.sort_unstable();
+    assert_eq!(preloaded, imported);
+    assert!(!imported.contains(&"main.js"), "the other views are loaded after the first screen");
 }

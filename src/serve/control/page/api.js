@@ -26,9 +26,27 @@ function stored() {
 /** Keeps what the page polls out of the access log. */
 const VIEWER = { "x-tokentap-viewer": "page" };
 
+/** Requests that were sent ahead, by path. */
+const early = new Map();
+
+/** Sends GET before its reply is needed. The next `get` of this path returns this reply. */
+export function ahead(path) {
+  const reply = get(path);
+  // the one who needs the reply gets the error
+  reply.catch(() => {});
+  early.set(path, reply);
+}
+
+/** Drops the replies that were not needed: they would be old when they are. */
+export function dropEarly() {
+  early.clear();
+}
+
 /** Sends GET and returns the JSON reply. Asks the user for the token if it is missing or wrong. */
 export async function get(path, signal) {
-  return (await call(path, { headers: VIEWER, signal })).json();
+  const reply = early.get(path);
+  early.delete(path);
+  return reply ?? (await call(path, { headers: VIEWER, signal })).json();
 }
 
 /** Sends POST with JSON and returns the JSON reply. */

@@ -29,6 +29,16 @@ export function numbers(pairs) {
   return element("dl", { class: "numbers" }, rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]).flat());
 }
 
+/** Draws the options of a list again if they have changed, and keeps the choice. */
+export function choices(select, options) {
+  const drawn = JSON.stringify(options);
+  if (select.dataset.drawn === drawn) return;
+  select.dataset.drawn = drawn;
+  const { value } = select;
+  select.replaceChildren(...options.map(([name, text]) => element("option", { value: name }, text)));
+  select.value = value;
+}
+
 /** Returns the element of the page with this id. */
 export function part(id) {
   return document.getElementById(id);

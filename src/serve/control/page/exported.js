@@ -4,6 +4,7 @@
 import { facts } from "./details.js";
 import { label } from "./glyph.js";
 import { classes } from "./line.js";
+import { download } from "./link.js";
 
 const POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
@@ -60,14 +61,4 @@ function theme() {
 /** Downloads the file in the browser. */
 export function save(pieces, name) {
   download(new Blob(pieces, { type: "text/html" }), `${label(name, 80).replace(/[^A-Za-z0-9._-]+/g, "-")}.html`);
-}
-
-/** Downloads bytes as a file. */
-export function download(blob, name) {
-  const url = URL.createObjectURL(blob);
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

@@ -2,7 +2,7 @@
 // The filters of the list of turns: by class, and by flag or fault.
 
 import { get } from "./api.js";
-import { element, part } from "./element.js";
+import { choices, part } from "./element.js";
 
 /** The classes that a turn can have, and the name of having none. */
 const CLASSES = ["main", "subagent", "compaction", "auxiliary", "unlabelled"];
@@ -83,14 +83,4 @@ export class Filter {
     }
     this.onChange();
   }
-}
-
-/** Draws the options of a list again if they have changed, and keeps the choice. */
-export function choices(select, options) {
-  const drawn = JSON.stringify(options);
-  if (select.dataset.drawn === drawn) return;
-  select.dataset.drawn = drawn;
-  const { value } = select;
-  select.replaceChildren(...options.map(([name, text]) => element("option", { value: name }, text)));
-  select.value = value;
 }

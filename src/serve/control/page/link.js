@@ -20,3 +20,13 @@ export async function copyText(text, onCopied) {
     part("link-text").select();
   }
 }
+
+/** Downloads bytes as a file. */
+export function download(blob, name) {
+  const url = URL.createObjectURL(blob);
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry point: the open session, its turns, the open view, and the updates of all.
+// The open session, its turns, the open view, and the updates of all.
 
 import { drop, parse, push, replace } from "./address.js";
-import { get } from "./api.js";
+import { dropEarly, get } from "./api.js";
 import { CompareView } from "./compare.js";
 import { element, part } from "./element.js";
 import { EmptyView } from "./empty.js";
@@ -11,23 +11,20 @@ import { Forest } from "./forest.js";
 import { label } from "./glyph.js";
 import { siblings } from "./group.js";
 import { drawKeys, keys } from "./keys.js";
-import { legend } from "./legend.js";
 import { copy } from "./link.js";
 import { watch } from "./live.js";
 import { PathView } from "./path.js";
 import { Pictures } from "./pictures.js";
-import { RunView } from "./run.js";
 import { SamplesView } from "./samples.js";
-import { Sessions, rewardOf } from "./sessions.js";
-import { Texts } from "./texts.js";
-import { next as nextTheme, show as showTheme } from "./theme.js";
+import { rewardOf } from "./sessions.js";
+import { announce, openWith, opening, run, sessions, show as showView, shown, texts } from "./start.js";
+import { next as nextTheme } from "./theme.js";
 
 const open = { session: null, list: [], running: [], version: 1 };
-/** The name of the open view, and the path that is kept for a comparison. */
-let [shown, kept] = ["path", null];
+/** The path that is kept for a comparison. */
+let kept = null;
 
-const [texts, pictures] = [new Texts(), new Pictures()];
-const announce = (text) => { part("status").textContent = text; };
+const pictures = new Pictures();
 const view = new PathView({ texts, pictures, onLeaf: () => draw(), onEnd: ended });
 const compare = new CompareView({ texts, pictures, announce, onBack: back });
 const samples = new SamplesView({
@@ -35,12 +32,8 @@ const samples = new SamplesView({
   onOpen: ({ session, leaf }) => go({ view: "path", session, leaf, at: null }, true),
   onCompare: (left, right) => go({ view: "compare", left, right, at: null }, true), onBack: back,
 });
-const sessions = new Sessions((session) => go({ view: "path", session, leaf: null, at: null }, true));
 const forest = new Forest((leaf, turn) => openTurn(leaf, turn), (sequence) => follow(sequence));
 const filter = new Filter(() => filtered());
-const run = new RunView({
-  announce, texts, onMove: (address) => go(address, true),
-});
 const empty = new EmptyView(announce);
 const views = { path: view, compare, group: samples, run, empty };
 
@@ -50,11 +43,7 @@ Object.assign(view.actions, { link: () => view.address() && copy(view.address(),
 function show(name) {
   if (shown === "run" && name !== "run") run.close();
   if (name !== "path") view.bottomSheet.hide();
-  shown = name;
-  for (const one of Object.keys(views)) part(`${one}-view`).hidden = one !== name;
-  for (const one of ["path", "compare"]) part(`${one}-numbers`).hidden = one !== name;
-  part("columns").dataset.view = name;
-  part("all-sessions").setAttribute("aria-current", String(name === "run"));
+  showView(name);
   part("export").disabled = name !== "path" || !view.isWhole;
 }
 
@@ -248,16 +237,14 @@ async function ended(session, rid) {
   if (turn && session === open.session && shown === "path") await openPath(turn.turn, { turn: turn.turn });
 }
 
-legend(part("legend"));
 drawKeys();
-showTheme();
 part("theme").addEventListener("click", nextTheme);
 part("export").addEventListener("click", () => view.save());
 part("help").addEventListener("click", () => part("keys").showModal());
 part("link-button").addEventListener("click", () => view.actions.link());
 part("compare").addEventListener("click", keepOrCompare);
 part("group").addEventListener("click", openGroup);
-for (const id of ["run", "all-sessions"]) part(id).addEventListener("click", openRun);
+for (const id of ["overview", "all-sessions"]) part(id).addEventListener("click", openRun);
 keys({ theme: nextTheme, run: openRun, help: () => part("keys").showModal(), search: () => part("search").focus() }, () => ({ name: shown, actions: views[shown].actions }));
 
 view.showMessage("Choose a session on the left. Generations sent to the data port appear there.");
@@ -268,10 +255,11 @@ addEventListener("hashchange", () => {
   const address = parse(location.hash);
   if (address) go(address).catch((error) => view.problem(error));
 });
-sessions.load().then(() => {
+openWith((address) => go(address, true));
+opening.then((isOpen) => {
   const address = parse(location.hash);
-  return address ? go(address) : openFirst();
-}).catch((error) => view.problem(error));
+  return isOpen ? null : address ? go(address) : openFirst();
+}).catch((error) => view.problem(error)).finally(dropEarly);
 
 watch(async () => {
   await sessions.load();

@@ -5,17 +5,14 @@ import { get, postBlob } from "./api.js";
 import { replace } from "./address.js";
 import { TABLES } from "./columns.js";
 import { CURVES, curve, markStep, scatter } from "./curves.js";
-import { amount, count, element, part } from "./element.js";
-import { download } from "./exported.js";
-import { choices } from "./filter.js";
+import { amount, choices, count, element, part } from "./element.js";
 import { label } from "./glyph.js";
-import { copy, copyText } from "./link.js";
+import { copy, copyText, download } from "./link.js";
+import { ALL, FIRST, conditionsOf, orderOf, pagePath, shownOf, stepsPath } from "./selection.js";
 import { refill, table } from "./table.js";
 
 /** Milliseconds between updates, and how many times as long as an update took they are at least. */
 const [PAUSE, SHARE] = [5000, 20];
-/** The table that is shown first. */
-const FIRST = "sessions";
 
 /** The nouns for what the steps are. */
 const NOUNS = new Map([["step", ["step", "steps"]], ["policy", ["policy", "policies"]]]);
@@ -29,7 +26,7 @@ export class RunView {
 
   /** `onMove` opens an address. */
   constructor({ announce, texts, onMove }) {
-    Object.assign(this, { announce, texts, onMove, of: { step: null, by: null, where: "", sort: null, show: null }, list: null, rows: [], figures: [] });
+    Object.assign(this, { announce, texts, onMove, of: ALL, list: null, rows: [], figures: [] });
     this.actions = {
       step: (at) => this.#move(at === 0 ? -1 : 1), all: () => this.of.step !== null && this.#choose(null), refresh: () => this.open(this.of),
       link: () => copy(this.address(), announce), command: () => copyText(this.command(), () => announce("The command is copied.")),
@@ -43,29 +40,17 @@ export class RunView {
   }
 
   address() {
-    return { view: "run", ...this.of };
+    return this.of;
   }
 
-  /** The conditions of the selection, as `where` of the server and of the command line. */
+  /** The conditions of the selection. */
   get conditions() {
-    return this.#conditionsOf(this.of.step, this.of.by);
-  }
-
-  /** The conditions of the selection in a step; null for all steps. */
-  #conditionsOf(step, by) {
-    const name = by === null ? "step" : by === "policy" ? by : `tag.${by}`;
-    return [this.of.where, step === null ? "" : `${name}=${encodeURIComponent(step)}`].filter(Boolean).join(",");
+    return conditionsOf(this.of);
   }
 
   /** The name of the table that is shown. */
   get shown() {
-    return TABLES.has(this.of.show) ? this.of.show : FIRST;
-  }
-
-  /** The order of the table that is shown; null if it has a single one. */
-  get order() {
-    const { first } = TABLES.get(this.shown);
-    return first === null ? null : this.of.sort ?? first;
+    return shownOf(this.of);
   }
 
   /** The command that exports the selection. */
@@ -78,13 +63,12 @@ export class RunView {
     this.#opening = new AbortController();
   }
 
-  /** Opens a selection: the sessions that meet the conditions `where`, and of them those of a step. `by` names what the steps are. */
-  async open({ step, by, where, sort, show }) {
+  /** Opens the selection of an address. */
+  async open(address) {
     this.close();
-    const isOther = (TABLES.has(show) ? show : FIRST) !== this.shown;
-    this.of = { step, by, where, sort, show };
-    if (isOther) part("run-more").hidden = true;
-    part("run-where").value = where;
+    if (shownOf(address) !== this.shown) part("run-more").hidden = true;
+    this.of = address;
+    part("run-where").value = address.where;
     if (!this.list) part("run-about").replaceChildren(element("strong", {}, "Reading…"));
     await this.#read().catch((error) => {
       if (error.name === "AbortError") return;
@@ -119,18 +103,16 @@ export class RunView {
 
   /** The steps by the tag `step`, or by policy if no session of the selection has this tag. */
   async #steps(signal) {
-    const { step, by, where } = this.of;
-    const ask = (name) => get(`/v1/steps?${new URLSearchParams({ by: name, ...(where && { where }) })}`, signal);
+    const { step, by } = this.of;
+    const ask = (name) => get(stepsPath(this.of, name), signal);
     const list = await ask(by ?? "step");
     return by !== null || step !== null || list.total ? list : ask("policy");
   }
 
   /** Reads a page of the table that is shown, with the texts of its tokens. `steps` is what `#steps` returns. */
   async #page(signal, steps, after) {
-    const { path, limit, isByStep, rows, ids } = TABLES.get(this.shown);
-    const { order, conditions } = this;
-    const query = new URLSearchParams({ limit, ...(isByStep && { by: (await steps).by }), ...(order !== null && { sort: order }), ...(conditions && { where: conditions }), ...(after && { after }) });
-    const page = await get(`${path}?${query}`, signal);
+    const { isByStep, rows, ids } = TABLES.get(this.shown);
+    const page = await get(pagePath(this.of, { name: isByStep && (await steps).by, after }), signal);
     if (ids) await this.texts.load(rows(page).flatMap(ids), signal);
     return page;
   }
@@ -230,13 +212,13 @@ export class RunView {
   }
 
   #table() {
-    const { shown, rows, order, page } = this;
+    const { shown, rows, page } = this;
     const { columns, more, none } = TABLES.get(shown);
     const { by } = this.list;
     for (const name of TABLES.keys()) part(`run-show-${name}`).setAttribute("aria-pressed", String(name === shown));
     // conditions name the tag `step` so by default
-    const conditionsOf = (step) => this.#conditionsOf(step, by === "step" ? null : by);
-    const content = table({ caption: `The ${shown} of the selection`, columns: columns({ onMove: this.onMove, texts: this.texts, conditionsOf }), rows, order: order ?? "", onSort: (sort) => this.#sort(sort), prefix: "run-by" });
+    const ofStep = (step) => conditionsOf({ ...this.of, step, by: by === "step" ? null : by });
+    const content = table({ caption: `The ${shown} of the selection`, columns: columns({ onMove: this.onMove, texts: this.texts, conditionsOf: ofStep }), rows, order: orderOf(this.of) ?? "", onSort: (sort) => this.#sort(sort), prefix: "run-by" });
     const nothing = rows.length ? [] : [element("p", { class: "sub" }, shown === FIRST && !this.conditions ? "No sessions yet." : none)];
     refill(part("run-table"), content, ...nothing);
     part("run-more").hidden = !more || page.next === null;

@@ -8,6 +8,14 @@ import { label } from "./glyph.js";
 /** The number of sessions of a page. */
 const PAGE = 50;
 
+/** The path of the running sequences. */
+export const RUNNING = "/v1/requests";
+
+/** The path of a page of the sessions whose names contain `search`; `after` continues a page. */
+export function listPath(search = "", after = null) {
+  return `/v1/sessions?${new URLSearchParams({ order: "newest", limit: PAGE, ...(search && { search }), ...(after && { after }) })}`;
+}
+
 export class Sessions {
   constructor(onOpen) {
     this.onOpen = onOpen;
@@ -23,16 +31,14 @@ export class Sessions {
   }
 
   #ask(after) {
-    const search = part("search").value.trim();
-    const query = new URLSearchParams({ order: "newest", limit: PAGE, ...(search && { search }), ...(after && { after }) });
-    return get(`/v1/sessions?${query}`);
+    return get(listPath(part("search").value.trim(), after));
   }
 
   /** Fetches the first page again. Later pages that were fetched before stay unchanged. */
   async load() {
     const asked = (this.asked = Symbol("the last request"));
     const search = part("search").value;
-    const [page, running] = await Promise.all([this.#ask(), get("/v1/requests")]);
+    const [page, running] = await Promise.all([this.#ask(), get(RUNNING)]);
     if (asked !== this.asked) return; // a newer request was sent
     const names = new Set(page.sessions.map((row) => row.session));
     // also keeps the sessions that newer ones have pushed off the first page
