@@ -59,11 +59,14 @@ const expected = (step, steps) => ({
 
 const numbers = (page) => page.evaluate(() => Object.fromEntries([...document.querySelectorAll("#run-curves figure:not([data-curve=scatter])")].map((figure) => [figure.dataset.curve, figure.querySelector(".num").textContent])));
 
-/** The rows of the table: the texts of their cells by column. */
-const table = (page) => page.evaluate(() => {
-  const names = [...document.querySelectorAll("#run-table th")].map((cell) => cell.textContent.replace(/ [▴▾]$/, ""));
-  return [...document.querySelectorAll("#run-table tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell, at) => [names[at], cell.textContent])));
-});
+/** The rows of the table: the texts of their cells by column. The rows below the screen follow after the first paint. */
+async function table(page) {
+  await page.waitForSelector("#run-table table:not([aria-busy])");
+  return page.evaluate(() => {
+    const names = [...document.querySelectorAll("#run-table th")].map((cell) => cell.textContent.replace(/ [▴▾]$/, ""));
+    return [...document.querySelectorAll("#run-table tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell, at) => [names[at], cell.textContent])));
+  });
+}
 
 /** The cells that a session of `/v1/sessions` should have; the age depends on the clock. */
 const cells = (row) => ({
@@ -203,6 +206,7 @@ export async function run() {
       await page.waitForFunction(() => window.firstPainted !== undefined);
       firsts.push(await page.evaluate(() => window.firstPainted));
       assert.equal(await page.evaluate(() => location.hash), "#run", "the run is the first screen");
+      assert.ok(await page.evaluate(() => document.activeElement === document.body), "no element has the name of an address");
       assert.deepEqual(await numbers(page), expected(steps.at(-1), steps), "the curves show the last step");
       if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `page-run-${theme}.png`) });
       assert.deepEqual(faults, []);
@@ -231,6 +235,18 @@ export async function run() {
     assert.equal((await table(page)).at(-1).reward, "–");
     const selected = await page.evaluate(() => location.hash);
     assert.equal(selected, "#run/3?sort=reward");
+    // the place in the table stays
+    const scrolled = () => page.evaluate(() => document.getElementById("run-body").scrollTop);
+    await page.evaluate(() => document.getElementById("run-body").scrollTo(0, 1e6));
+    const below = await scrolled();
+    assert.ok(below > 300, "the table is longer than the screen");
+    await page.evaluate(() => document.getElementById("run-by-turns").click());
+    await equals(page, tap, "sort=-turns&where=step%3D3");
+    await page.evaluate(() => document.getElementById("run-by-reward").click());
+    await equals(page, tap, "sort=-reward&where=step%3D3");
+    await page.evaluate(() => document.getElementById("run-by-reward").click());
+    await equals(page, tap, "sort=reward&where=step%3D3");
+    assert.equal(await scrolled(), below);
     // a session, and back by the history and by a key
     const { session } = (await table(page))[1];
     const tokens = (await ask(tap, `/v1/sessions/${session}/paths/0`)).tokens;

@@ -9,7 +9,7 @@ import { amount, choices, count, element, part } from "./element.js";
 import { label } from "./glyph.js";
 import { copy, copyText, download } from "./link.js";
 import { ALL, FIRST, conditionsOf, orderOf, pagePath, shownOf, stepsPath } from "./selection.js";
-import { refill, table } from "./table.js";
+import { refill, rowsOnScreen, table } from "./table.js";
 
 /** Milliseconds between updates, and how many times as long as an update took they are at least. */
 const [PAUSE, SHARE] = [5000, 20];
@@ -70,7 +70,12 @@ export class RunView {
     this.of = address;
     part("run-where").value = address.where;
     if (!this.list) part("run-about").replaceChildren(element("strong", {}, "Reading…"));
-    await this.#read().catch((error) => {
+    await this.#show();
+  }
+
+  /** Reads and draws the selection; `list` are its steps if they are known. */
+  async #show(list = null) {
+    await this.#read({ list }).catch((error) => {
       if (error.name === "AbortError") return;
       this.#fails(error);
       this.#clear();
@@ -80,15 +85,15 @@ export class RunView {
   /** Reads the run again if the last time is long ago. */
   async update() {
     if (performance.now() < this.#due) return;
-    await this.#read(true);
+    await this.#read({ isUpdate: true });
   }
 
   /** Reads steps and sessions. An update keeps the pages of the table after the first one. */
-  async #read(isUpdate = false) {
+  async #read({ isUpdate = false, list: known = null }) {
     const { signal } = this.#opening;
     const started = performance.now();
     this.#due = started + PAUSE;
-    const reading = this.#steps(signal);
+    const reading = known ?? this.#steps(signal);
     const [list, page] = await Promise.all([reading, isUpdate && this.paged ? null : this.#page(signal, reading)]);
     if (signal.aborted) return;
     this.#due = performance.now() + Math.max(PAUSE, SHARE * (performance.now() - started));
@@ -97,7 +102,7 @@ export class RunView {
     if (isUpdate && drawn === this.drawn) return;
     Object.assign(this, { list, drawn });
     if (page) Object.assign(this, { rows: TABLES.get(this.shown).rows(page), page, paged: false });
-    const summary = this.#draw();
+    const summary = this.#draw(known !== null);
     if (!isUpdate) this.announce(summary);
   }
 
@@ -180,7 +185,8 @@ export class RunView {
     if (steps[next]) this.#choose(steps[next].step);
   }
 
-  #draw() {
+  /** Draws the selection; `isOrder` if only the order of the table is new. */
+  #draw(isOrder = false) {
     const { step } = this.of;
     const { steps, total, by } = this.list;
     const [one, many] = NOUNS.get(by) ?? [by, by];
@@ -193,12 +199,24 @@ export class RunView {
     const heading = step === null ? "All sessions" : `${title} ${label(step, 40)}`;
     const facts = [TABLES.get(this.shown).about(this.page), step === null ? `${count(total)} ${total === 1 ? one : many}` : null, total > steps.length ? `the last ${count(steps.length)} are shown` : null].filter(Boolean);
     part("run-about").replaceChildren(element("strong", {}, heading), ...facts.map((fact) => element("span", { class: "num" }, fact)));
-    this.figures = steps.length ? CURVES.map((kind) => [kind, curve(kind, steps, { onPick: (at) => this.#choose(steps[at].step), onPoint: (at) => this.#mark(at) })]).filter(([, figure]) => figure) : [];
-    const points = this.shown === FIRST ? scatter(this.rows, ({ session }) => this.onMove({ view: "path", session, leaf: null, at: null })) : null;
-    part("run-curves").replaceChildren(...this.figures.map(([, figure]) => figure), ...(points ? [points] : []));
-    this.#mark(-1);
+    if (!isOrder) this.#curves();
+    this.#points();
     this.#table();
     return `${heading}: ${facts.join(", ")}.`;
+  }
+
+  #curves() {
+    const { steps } = this.list;
+    this.figures = steps.length ? CURVES.map((kind) => [kind, curve(kind, steps, { onPick: (at) => this.#choose(steps[at].step), onPoint: (at) => this.#mark(at) })]).filter(([, figure]) => figure) : [];
+    part("run-curves").replaceChildren(...this.figures.map(([, figure]) => figure));
+    this.#mark(-1);
+  }
+
+  /** Draws the sessions of the table as points after the curves. */
+  #points() {
+    part("run-curves").querySelector("[data-curve=scatter]")?.remove();
+    const points = this.shown === FIRST ? scatter(this.rows, ({ session }) => this.onMove({ view: "path", session, leaf: null, at: null })) : null;
+    if (points) part("run-curves").append(points);
   }
 
   /** Writes the values of a step beside the curves: the one below the pointer, else the chosen one, else the last. */
@@ -218,7 +236,7 @@ export class RunView {
     for (const name of TABLES.keys()) part(`run-show-${name}`).setAttribute("aria-pressed", String(name === shown));
     // conditions name the tag `step` so by default
     const ofStep = (step) => conditionsOf({ ...this.of, step, by: by === "step" ? null : by });
-    const content = table({ caption: `The ${shown} of the selection`, columns: columns({ onMove: this.onMove, texts: this.texts, conditionsOf: ofStep }), rows, order: orderOf(this.of) ?? "", onSort: (sort) => this.#sort(sort), prefix: "run-by" });
+    const content = table({ caption: `The ${shown} of the selection`, columns: columns({ onMove: this.onMove, texts: this.texts, conditionsOf: ofStep }), rows, first: rowsOnScreen(part("run-table")), order: orderOf(this.of) ?? "", onSort: (sort) => this.#sort(sort), prefix: "run-by" });
     const nothing = rows.length ? [] : [element("p", { class: "sub" }, shown === FIRST && !this.conditions ? "No sessions yet." : none)];
     refill(part("run-table"), content, ...nothing);
     part("run-more").hidden = !more || page.next === null;
@@ -228,6 +246,8 @@ export class RunView {
   #sort(sort) {
     this.of = { ...this.of, sort: sort === TABLES.get(this.shown).first ? null : sort };
     replace(this.address());
-    return this.open(this.of);
+    this.close();
+    // the steps do not depend on the order
+    return this.#show(this.list);
   }
 }
