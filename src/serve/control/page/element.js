@@ -44,8 +44,8 @@ export function part(id) {
   return document.getElementById(id);
 }
 
-/** A number in groups of three digits. */
-export const count = (value) => value.toLocaleString("en");
+/** A whole number in groups of three digits. `toLocaleString` would load a locale first, which takes longer than drawing a table. */
+export const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 
 /** A number of things, such as "1 token"; `one` is the noun in singular, and its plural ends in s. */
 export const amount = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
