@@ -27,7 +27,7 @@ pub(crate) use member_scan::MemberScan;
 pub(crate) use names::Names;
 pub use object::{Edit, Member, MemberWriter, Object, for_each_member};
 pub use pointer::{Resolver, pointer};
-pub(crate) use pointer::{percent_decode, percent_decode_bytes};
+pub(crate) use pointer::{decode_query_bytes, decode_query_value, percent_decode, percent_decode_bytes};
 pub use splice::Splice;
 pub use text::Text;
 pub use value::Value;

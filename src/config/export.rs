@@ -128,7 +128,7 @@ pub struct ExportArgs {
     /// Export only the path of each session with the most trained tokens
     #[arg(long, env = "TOKENTAP_NO_BRANCHES", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub no_branches: bool,
-    /// jsonl, arrow and parquet: fill the text columns with the tokenizer of the running tokentap
+    /// jsonl, arrow, parquet, slime, miles and rllm: fill the texts with the tokenizer of the running tokentap
     #[arg(long, env = "TOKENTAP_TEXT", value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub text: bool,
     /// Pictures of the rows: references, or their bytes as well; without it references

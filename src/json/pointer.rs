@@ -59,6 +59,24 @@ pub(crate) fn percent_decode(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Decodes a value of a query, in which forms and the URL APIs of languages write a space as `+`. Bytes that are not UTF-8 become U+FFFD.
+#[must_use]
+pub(crate) fn decode_query_value(text: &str) -> Cow<'_, str> {
+    match decode_query_bytes(text) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+/// Decodes a value of a query, which may become other bytes than UTF-8.
+#[must_use]
+pub(crate) fn decode_query_bytes(text: &str) -> Cow<'_, [u8]> {
+    if !text.contains('+') {
+        return percent_decode_bytes(text);
+    }
+    Cow::Owned(percent_decode_bytes(&text.replace('+', " ")).into_owned())
+}
+
 /// Percent-decodes a text, which may become other bytes than UTF-8.
 #[must_use]
 pub(crate) fn percent_decode_bytes(text: &str) -> Cow<'_, [u8]> {
@@ -88,5 +106,15 @@ mod tests {
         {
             assert_eq!(percent_decode(text), decoded, "{text}");
         }
+    }
+
+    #[test]
+    fn plus_is_a_space_in_a_query_only() {
+        for (text, decoded) in
+            [("the+sea", "the sea"), ("1%2B1+%3D", "1+1 ="), ("+", " "), ("a%20b", "a b"), ("ab", "ab")]
+        {
+            assert_eq!(decode_query_value(text), decoded, "{text}");
+        }
+        assert_eq!(percent_decode("the+sea"), "the+sea");
     }
 }

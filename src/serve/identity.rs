@@ -11,7 +11,7 @@ use crate::config::{Config, SessionSource};
 use crate::engine::rid;
 use crate::engine::sglang::request::{LONGEST_TAGS, SESSION_TAGS, SessionName, SessionNames};
 use crate::error::Error;
-use crate::json::{percent_decode, percent_decode_bytes};
+use crate::json::{decode_query_bytes, decode_query_value};
 use crate::serve::proxy::Proxy;
 use crate::session::{InvalidTags, LONGEST_NAME, Tags, is_name, routing_key};
 
@@ -180,7 +180,7 @@ fn find_tags(query: Option<&str>, headers: &HeaderMap, body: Option<&SessionName
     }
     for (name, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
         if name == SESSION_TAGS {
-            add("the query member session_tags", Tags::parse_list(&percent_decode_bytes(value)))?;
+            add("the query member session_tags", Tags::parse_list(&decode_query_bytes(value)))?;
         }
     }
     if let Some(text) = body.and_then(|body| body.tags.as_deref()) {
@@ -224,7 +224,7 @@ fn candidates<'a>(
     let in_headers = SESSION_HEADERS.into_iter().filter(move |_| is_named);
     let in_headers = in_headers.filter_map(move |(name, place)| Some(dedicated(header(headers, name)?, place)));
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| percent_decode(value));
+    let in_query = pairs.filter(|(name, _)| *name == "session_id").map(|(_, value)| decode_query_value(value));
     let in_query = single_value(in_query).map(|value| dedicated(value, "the query member session_id"));
     let value = |name: &'a Option<SessionName>| match name.as_ref()? {
         SessionName::Text(name) => Some(Cow::Borrowed(name.as_str())),

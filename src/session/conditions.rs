@@ -206,6 +206,10 @@ impl Condition {
         let at = text.find(['=', '!', '<', '>']).ok_or_else(invalid)?;
         let (operator, value) = Operator::parse(&text[at..]).ok_or_else(invalid)?;
         let subject = Subject::parse(text[..at].trim_end()).ok_or_else(invalid)?;
+        // of another language, such as `==`; a value may begin with an escape
+        if value.starts_with(['=', '!', '<', '>']) {
+            return Err(invalid());
+        }
         let value = percent_decode_bytes(value.trim_start());
         let text = std::str::from_utf8(&value).map_err(|_| invalid())?;
         if subject == Subject::Field(SessionField::Flags) && !TURN_FLAGS.contains(&text) {
@@ -323,6 +327,8 @@ mod tests {
             ("=1", r#""=1" is not a condition"#),
             ("tag.=1", r#""tag.=1" is not a condition"#),
             ("step!1", r#""step!1" is not a condition"#),
+            ("step==1", r#""step==1" is not a condition"#),
+            ("reward<<3", r#""reward<<3" is not a condition"#),
             ("step=%ff", r#""step=%ff" is not a condition"#),
             (
                 "flags=odd",

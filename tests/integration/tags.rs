@@ -55,6 +55,18 @@ async fn calls_tag_their_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn space_of_a_query_may_be_a_plus() {
+    let demo = demo(&[]).await;
+    let path = "/sessions/s/generate?session_tags=task=big+bench,sum=1%2B1";
+    assert_eq!(generate(&demo, path, None, &json!({})).await.status, 200);
+    assert_eq!(tags(&demo, "s").await, json!({"task": "big bench", "sum": "1+1"}));
+    for conditions in ["task%3Dbig+bench", "task+%3D+big%20bench", "sum=1%2B1"] {
+        let rows = get(demo.proxy.control, &format!("/v1/sessions?where={conditions}")).await.json();
+        assert_eq!(rows["sessions"].as_array().unwrap().len(), 1, "{conditions}: {rows}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bad_tags_are_refused_with_the_rule() {
     let demo = demo(&[]).await;
     for (target, header, body, message) in [

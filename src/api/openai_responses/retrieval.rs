@@ -14,7 +14,7 @@ use crate::api::{Api, ApiError, ApiPlan, ApiRequest, EncodedReply, LocalReply, t
 use crate::budget::{Work, values_bytes};
 use crate::chat::{RequestError, RequestSession, quoted};
 use crate::engine::sglang::request::SessionNames;
-use crate::json::{Value, percent_decode};
+use crate::json::{Value, decode_query_value, percent_decode};
 use crate::session::{Session, Sessions, StoredItem, TurnKey};
 
 /// The default and the maximum number of items of a page.
@@ -148,7 +148,7 @@ fn not_found(id: &str) -> EncodedReply {
 
 /// The members of a query.
 fn members(query: &str) -> impl Iterator<Item = (&str, std::borrow::Cow<'_, str>)> {
-    query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, percent_decode(value)))
+    query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name, decode_query_value(value)))
 }
 
 impl Page {

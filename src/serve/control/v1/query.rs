@@ -3,7 +3,7 @@
 
 use http::Uri;
 
-use crate::json::percent_decode;
+use crate::json::decode_query_value;
 use crate::serve::problem::Problem;
 use crate::session::{Classes, Conditions, Consumer};
 
@@ -61,7 +61,7 @@ impl Query {
         let mut query = Self::default();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = percent_decode(value).into_owned();
+            let value = decode_query_value(value).into_owned();
             let bad = |expected: &str| Problem::bad_request(format!("{name}: must be {expected}, not {value:?}"));
             match name {
                 _ if !names.contains(&name) => return Err(unknown(name, names)),

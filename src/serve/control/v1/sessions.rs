@@ -57,7 +57,7 @@ impl PageQuery {
     pub(crate) async fn read(self, proxy: &Proxy) -> Result<ListedPage, Problem> {
         let Self { order, after, limit, part } = self;
         if part.is_some() && order == ListOrder::Oldest {
-            return Err(Problem::bad_request("search: needs order=newest"));
+            return Err(Problem::bad_request("search: needs order=newest, sort or where"));
         }
         let (limit, part) = (limit.unwrap_or(PAGE.0).clamp(1, PAGE.1), part.unwrap_or_default());
         Ok(proxy.sessions.list(ListQuery { order, after, limit, part }).await?)
