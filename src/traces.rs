@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
 use opentelemetry::propagation::TextMapPropagator;
-use opentelemetry::trace::{SpanContext, TraceContextExt, TraceFlags, TraceState};
+use opentelemetry::trace::{SpanContext, TraceContextExt, TraceFlags};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
@@ -20,10 +20,13 @@ use tokio::sync::mpsc;
 use crate::metrics::Metrics;
 pub(crate) use exporter::Exporter;
 use span::{EndedSpan, SpanIdentity};
-pub(crate) use span::{GenerationSpan, Operation, SpanOutcome};
+pub(crate) use span::{Failure, FailureSlot, GenerationSpan, Operation, SpanOutcome, SpanSubject};
 
 /// Spans that wait for the collector.
 const QUEUE: usize = 4096;
+
+/// The bytes of a caller's state that its span has: what the specification asks every tracer to carry.
+const LONGEST_STATE: usize = 512;
 
 /// The header with the trace and the span of the caller: W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
@@ -55,24 +58,24 @@ impl Traces {
     pub(crate) fn begin(
         self: &Arc<Self>,
         headers: &mut HeaderMap,
-        session: Arc<str>,
-        operation: Operation,
+        subject: SpanSubject,
     ) -> Option<Box<GenerationSpan>> {
-        let caller = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
-        let parent = caller.span().span_context().clone();
-        if parent.is_valid() && !parent.is_sampled() {
+        let caller = caller(headers);
+        if caller.is_valid() && !caller.is_sampled() {
             return None;
         }
         let ids = RandomIdGenerator::default();
-        let trace = if parent.is_valid() { parent.trace_id() } else { ids.new_trace_id() };
-        let state = if parent.is_valid() { parent.trace_state().clone() } else { TraceState::default() };
+        let trace = if caller.is_valid() { caller.trace_id() } else { ids.new_trace_id() };
+        let state =
+            Some(caller.trace_state()).filter(|state| caller.is_valid() && state.header().len() <= LONGEST_STATE);
+        let state = state.cloned().unwrap_or_default();
         let context = SpanContext::new(trace, ids.new_span_id(), TraceFlags::SAMPLED, false, state);
         headers.insert(TRACEPARENT, traceparent(&context));
-        if !parent.is_valid() {
+        if !caller.is_valid() {
             // the state belongs to the trace of an invalid parent
             headers.remove(TRACESTATE);
         }
-        let identity = SpanIdentity { context, parent: parent.span_id(), session, operation };
+        let identity = SpanIdentity { context, parent: caller.span_id(), subject };
         Some(Box::new(GenerationSpan::new(Arc::clone(self), identity)))
     }
 
@@ -82,6 +85,22 @@ impl Traces {
             self.metrics.spans.with_label_values(&["dropped"]).inc();
         }
     }
+}
+
+/// The span that the headers name. Invalid if they name none, or several.
+fn caller(headers: &HeaderMap) -> SpanContext {
+    let mut parents = headers.get_all(TRACEPARENT).iter();
+    // the propagator also accepts shorter ids
+    let has_ids = |value: &HeaderValue| {
+        let parts: Vec<usize> = value.as_bytes().split(|byte| *byte == b'-').map(<[u8]>::len).take(4).collect();
+        parts == [2, 32, 16, 2]
+    };
+    let (Some(parent), None) = (parents.next(), parents.next()) else { return SpanContext::NONE };
+    if !has_ids(parent) {
+        return SpanContext::NONE;
+    }
+    let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
+    context.span().span_context().clone()
 }
 
 /// The value of `traceparent` that names a sampled span.
@@ -114,9 +133,13 @@ mod tests {
         headers[TRACEPARENT].to_str().unwrap().split('-').collect()
     }
 
+    fn subject() -> SpanSubject {
+        SpanSubject { operation: Operation::Chat, session: None, adapter: None }
+    }
+
     fn begin(headers: &mut HeaderMap) -> Option<EndedSpan> {
         let (traces, mut spans, _) = traces(1);
-        traces.begin(headers, "s".into(), Operation::Chat)?.end(SpanOutcome::default());
+        traces.begin(headers, subject())?.end(SpanOutcome::default());
         Some(spans.try_recv().expect("it is queued"))
     }
 
@@ -139,13 +162,36 @@ mod tests {
     #[test]
     fn generation_without_a_valid_caller_begins_a_trace() {
         let zeros = format!("00-{}-{PARENT}-01", "0".repeat(32));
-        for caller in ["", "junk", &*zeros, "00-4bf92f3577b34da6a3ce929d0e0e4736-01"] {
+        for caller in [
+            "",
+            "junk",
+            &*zeros,
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-01",
+        ] {
             let mut headers = headers(&[(TRACEPARENT, caller), (TRACESTATE, "vendor=1")]);
             let span = begin(&mut headers).unwrap_or_else(|| panic!("{caller:?} begins a trace"));
             assert_eq!(span.identity.parent, SpanId::INVALID, "{caller:?}");
             assert_eq!(sent(&headers)[1], span.identity.context.trace_id().to_string(), "{caller:?}");
             assert!(!headers.contains_key(TRACESTATE), "{caller:?}");
         }
+    }
+
+    #[test]
+    fn two_callers_are_none() {
+        let caller = format!("00-{TRACE}-{PARENT}-01");
+        let mut headers = headers(&[(TRACEPARENT, &caller)]);
+        headers.append(TRACEPARENT, caller.parse().unwrap());
+        assert_eq!(begin(&mut headers).expect("a new trace").identity.parent, SpanId::INVALID);
+        assert_eq!(headers.get_all(TRACEPARENT).iter().count(), 1);
+    }
+
+    #[test]
+    fn long_state_is_in_the_headers_only() {
+        let (caller, state) = (format!("00-{TRACE}-{PARENT}-01"), format!("vendor={}", "1".repeat(600)));
+        let mut headers = headers(&[(TRACEPARENT, &caller), (TRACESTATE, &state)]);
+        let span = begin(&mut headers).expect("its trace is sampled");
+        assert_eq!((span.identity.context.trace_state().header().len(), headers[TRACESTATE].len()), (0, state.len()));
     }
 
     #[test]
@@ -160,7 +206,7 @@ mod tests {
     fn span_that_does_not_fit_the_queue_is_dropped_and_counted() {
         let (traces, mut spans, metrics) = traces(2);
         for _ in 0..5 {
-            let span = traces.begin(&mut HeaderMap::new(), "s".into(), Operation::Chat).expect("a new trace");
+            let span = traces.begin(&mut HeaderMap::new(), subject()).expect("a new trace");
             span.end(SpanOutcome::default());
         }
         assert_eq!(metrics.spans.with_label_values(&["dropped"]).get(), 3);

@@ -32,6 +32,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("opentelemetry", &["src/traces.rs", "src/traces/"]),
     ("opentelemetry_http", &["src/traces.rs", "src/traces/"]),
     ("opentelemetry_otlp", &["src/traces/"]),
+    ("opentelemetry_proto", &["src/traces/"]),
     ("opentelemetry_sdk", &["src/traces.rs", "src/traces/"]),
     ("async_trait", &["src/archive/tests/", "src/traces/"]),
     ("url", &["src/engine/transport/client.rs"]),
@@ -54,7 +55,7 @@ const CRATE_USERS: &[(&str, &[&str])] = &[
     ("tonic_prost", &[]),
     ("tonic_health", &["src/serve/grpc/"]),
     ("tonic_reflection", &["src/serve/grpc/"]),
-    ("prost", &["src/serve/grpc/"]),
+    ("prost", &["src/serve/grpc/", "src/traces/exporter.rs"]),
     (
         "futures_util",
         &[

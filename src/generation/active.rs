@@ -24,6 +24,7 @@ use crate::generation::recorder::Recorder;
 use crate::long_work::{BodyLength, in_place};
 use crate::session::Fault;
 use crate::session::ledger::Ack;
+use crate::traces::Failure;
 
 /// A capture whose client may disconnect. Dropping it before its end aborts its known ids.
 #[derive(Debug)]
@@ -178,6 +179,9 @@ impl Drop for ActiveGeneration {
             }
         }
         self.capture.cut(if self.sent { Fault::Disconnected } else { Fault::Broken });
+        if self.sent && !self.capture.is_complete() {
+            self.capture.fail_span(Failure::Disconnected);
+        }
         self.capture.end_span();
         if !self.sent {
             return;

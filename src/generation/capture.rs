@@ -30,7 +30,7 @@ use crate::generation::sequence::{ExpectedContent, Sequence, SequencePrefixes};
 use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::metrics::ModelMetrics;
 use crate::session::Fault;
-use crate::traces::GenerationSpan;
+use crate::traces::{Failure, GenerationSpan};
 pub(crate) use chat::ChatCapture;
 
 /// The capture of one reply. Keeps the request's ids in flight until it is dropped.
@@ -148,7 +148,8 @@ impl Capture {
     }
 
     /// Counts a sequence without the requested entropy. A chat of the engine's own endpoint requests none.
-    pub fn skip(&self, reason: Reason) {
+    pub fn skip(&mut self, reason: Reason) {
+        self.miss_in_span(reason);
         if !self.is_chat() {
             self.context.metrics.skipped.with_label_values(&[reason.name()]).inc();
         }
@@ -194,7 +195,6 @@ impl Capture {
 
     /// Commits unfinished sequences: no more of the reply will arrive.
     pub fn cut(&mut self, fault: Fault) {
-        self.cut_span(fault);
         if let Some(chat) = &mut self.chat {
             chat.end();
         }
@@ -277,7 +277,7 @@ impl Capture {
             chat.refused(status);
         }
         self.entropy_writer.fail();
-        self.fail_span(status);
+        self.fail_span(Failure::Status(status));
     }
 
     /// Begins to read an event.
@@ -386,7 +386,10 @@ impl Capture {
         buffers: &mut Buffers,
         splice: &mut Splice,
     ) -> Result<(), UnreadableReply> {
-        let Some(meta) = &chunk.meta else { return Ok(()) };
+        let Some(meta) = &chunk.meta else {
+            self.fail_span_with(chunk.error(bytes));
+            return Ok(());
+        };
         let Some(item) = self.plan.item(index).copied() else {
             // the engine returned more sequences than the plan expects
             self.incomplete();

@@ -22,6 +22,7 @@ use crate::generation::in_flight::UnknownRidGuard;
 use crate::generation::retries::Reader;
 use crate::generation::stream::EventStream;
 use crate::metrics::Metrics;
+use crate::traces::Failure;
 
 /// A generation whose head has arrived.
 #[derive(Debug)]
@@ -178,6 +179,9 @@ impl Events {
                 let has_end_mark = |frame: &Frame<Bytes>| frame.data_ref().is_some_and(|data| data.ends_with(END_MARK));
                 let goes_on = matches!(&frame, Some(Ok(frame)) if !has_end_mark(frame)) && !body.is_end_stream();
                 if let Some(active) = active.as_mut().filter(|_| !goes_on) {
+                    if matches!(&frame, Some(Err(_))) {
+                        active.capture().fail_span(Failure::Broken);
+                    }
                     active.mark_ended();
                 }
                 let Some(frame) = frame else { return Poll::Ready(None) };

@@ -28,7 +28,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};
 use crate::error::Error;
 use crate::session::{Policy, SessionError, Sessions};
-use crate::traces::{GenerationSpan, Operation};
+use crate::traces::{Failure, Operation, SpanSubject};
 
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -122,6 +122,10 @@ impl Generator {
         rid: &RequestId,
     ) -> Result<Generation, Error> {
         let GenerationRequest { source, mut call } = request;
+        if let Some(traces) = &self.context.traces {
+            let subject = self.span_subject(&call, &source);
+            call.span = traces.begin(&mut call.head.headers, subject);
+        }
         let limit = self.context.settings.pause_wait;
         if !limit.is_zero() && self.policy.is_paused() {
             let Self { context, policy, .. } = &**self;
@@ -139,14 +143,18 @@ impl Generator {
             Source::Generate { request, chat } => {
                 let limit = Some(self.context.settings.image_timeout);
                 let limit = limit.filter(|limit| !limit.is_zero() && request.has_media());
-                let operation = if chat.is_some() { Operation::Chat } else { Operation::Completion };
-                let span = self.begin_span(&mut call, operation);
                 let mut planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
-                planned.active.capture_mut().set_span(span);
+                planned.active.capture_mut().set_span(call.span.take());
                 let mut limit = limit.map(BeginLimit::new);
                 let (reply, active) = match &mut limit {
                     None => self.send(&call, planned).await?,
-                    Some(limit) => limit.head(Box::pin(self.send(&call, planned))).await?,
+                    Some(limit) => {
+                        let failure = planned.active.capture().failure().cloned().unwrap_or_default();
+                        let mut sending = Box::pin(self.send(&call, planned));
+                        let sent = limit.head(&mut sending).await;
+                        // before the generation is dropped, which is the client's leaving otherwise
+                        sent.inspect_err(|error| failure.set(Failure::Status(error.status())))?
+                    }
                 };
                 let mut generation = self.receive(reply, active, call.reads, call.head).await?;
                 if let (Some(limit), Events::Stream(stream)) = (limit, &mut generation.events) {
@@ -193,9 +201,8 @@ impl Generator {
         may_hold_rid: bool,
     ) -> Result<Generation, Error> {
         let kind = chat.kind;
-        let span = self.begin_span(&mut call, Operation::Chat);
         let mut planned = self.plan_chat(&call, chat, attempt, may_hold_rid).await?;
-        planned.active.capture_mut().set_span(span);
+        planned.active.capture_mut().set_span(call.span.take());
         let (reply, active) = self.send(&call, planned).await?;
         let generation = self.receive(reply, active, call.reads, call.head).await?;
         let needs_ids = kind != ChatKind::PassedThrough && generation.head.status == StatusCode::OK;
@@ -206,9 +213,15 @@ impl Generator {
         }
     }
 
-    /// Begins the span of a generation, which the call's headers then name as the parent of the engine's spans.
-    fn begin_span(&self, call: &mut ClientCall, operation: Operation) -> Option<Box<GenerationSpan>> {
-        self.context.traces.as_ref()?.begin(&mut call.head.headers, Arc::clone(&call.session), operation)
+    /// What the span of a generation is about.
+    fn span_subject(&self, call: &ClientCall, source: &Source) -> SpanSubject {
+        let (operation, adapter) = match source {
+            Source::Generate { request, chat: None } => (Operation::Completion, request.adapter(0)),
+            Source::Generate { request, .. } => (Operation::Chat, request.adapter(0)),
+            Source::EngineChat(chat) => (Operation::Chat, chat.lora_path.clone()),
+        };
+        let has_session = self.context.settings.records || call.is_named;
+        SpanSubject { operation, session: has_session.then(|| Arc::clone(&call.session)), adapter }
     }
 
     /// Forgets refused shapes before the engine is probed again.

@@ -153,13 +153,6 @@ impl Recorder {
         self.call.id()
     }
 
-    /// The adapter of the first prompt, or the served model.
-    #[must_use]
-    pub fn model(&self) -> &Arc<str> {
-        let adapter = self.context.adapters.first().and_then(Option::as_ref);
-        adapter.map_or(&self.context.model, |adapter| &adapter.name)
-    }
-
     /// Marks the session as incomplete: it has generated tokens that are not recorded.
     pub fn incomplete(&mut self) {
         if !std::mem::replace(&mut self.is_incomplete, true) {

@@ -18,6 +18,7 @@ use crate::engine::sglang::routes::Route;
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::engine::transport::client::UpstreamCall;
 use crate::session::{Chat, Labels, Tags};
+use crate::traces::GenerationSpan;
 
 /// A request's id, set once it is known.
 pub(crate) type RequestId = OnceLock<Arc<str>>;
@@ -219,6 +220,8 @@ pub struct ClientCall {
     pub signals: ClientSignals,
     /// How the events are accessed.
     pub reads: EventAccess,
+    /// The span of its generation, until the capture of the reply has it.
+    pub(crate) span: Option<Box<GenerationSpan>>,
 }
 
 /// What the headers of a call tell tokentap.

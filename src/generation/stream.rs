@@ -28,6 +28,7 @@ use crate::generation::request::RequestHead;
 use crate::generation::resumption::count_passed;
 use crate::long_work::{BodyLength, in_place, permit};
 use crate::session::Fault;
+use crate::traces::Failure;
 
 /// An incomplete event below this size, in bytes, is not counted against the budget.
 const UNCOUNTED: usize = 64 * 1024;
@@ -130,8 +131,7 @@ impl EventStream {
                 self.durability = None;
                 if !is_confirmed {
                     self.held.clear();
-                    self.state = State::Ended;
-                    return Poll::Ready(Some(Ok(Arc::new(GenerationEvent::failed(log_wait::unconfirmed())))));
+                    return Poll::Ready(Some(Ok(self.refuse_with(log_wait::unconfirmed()))));
                 }
             }
             if !self.holds_events()
@@ -263,6 +263,7 @@ impl EventStream {
                 if let Some(last) = self.broken_replacement() {
                     return Poll::Ready(Some(last));
                 }
+                self.active.capture().fail_span(Failure::Broken);
                 let rest = if self.active.capture().is_chat() { self.decoder.take_rest() } else { Bytes::new() };
                 self.end();
                 self.failed = Some(error);
@@ -277,6 +278,10 @@ impl EventStream {
                     self.active.capture_mut().incomplete();
                 }
                 let has_end_mark = self.active.is_ended();
+                let capture = self.active.capture();
+                if self.state == State::Reading && !has_end_mark && !capture.is_complete() {
+                    capture.fail_span(Failure::Broken);
+                }
                 self.end();
                 match self.reads {
                     // an API needs the end mark for its last events, also where the engine omits it
@@ -302,7 +307,7 @@ impl EventStream {
 
     /// Stops parsing. `event` is an event that is too large, if it is complete.
     fn pass(&mut self, reason: Reason, event: &[u8]) -> Arc<GenerationEvent> {
-        self.active.capture().skip(reason);
+        self.active.capture_mut().skip(reason);
         if self.must_measure() {
             return self.refuse(reason);
         }
@@ -395,6 +400,7 @@ impl EventStream {
     /// The same, with any error.
     fn refuse_with(&mut self, error: Error) -> Arc<GenerationEvent> {
         self.state = State::Ended;
+        self.active.capture().fail_span(Failure::Status(error.status()));
         self.active.capture_mut().cut(Fault::Aborted);
         Arc::new(GenerationEvent::failed(error))
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends the queued spans to the collector.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,11 @@ use http::{Request, Response};
 use opentelemetry::{InstrumentationScope, Key, KeyValue};
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
+use parking_lot::Mutex;
+use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -38,6 +42,7 @@ const TRACES_PATH: &str = "/v1/traces";
 #[derive(Debug)]
 pub(crate) struct Exporter {
     collector: opentelemetry_otlp::SpanExporter,
+    answer: Arc<Mutex<Answer>>,
     scope: InstrumentationScope,
     spans: mpsc::Receiver<EndedSpan>,
     metrics: Arc<Metrics>,
@@ -47,23 +52,28 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     pub(super) fn try_new(url: &str, spans: mpsc::Receiver<EndedSpan>, metrics: Arc<Metrics>) -> Result<Self, String> {
+        let endpoint = endpoint(url);
+        reqwest::Url::parse(&endpoint).map_err(|error| format!("{url}: {error}"))?;
         tls_client::install_provider();
         let client = reqwest::Client::builder()
+            .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(REQUEST_TIMEOUT)
             .build()
             .map_err(|error| error.to_string())?;
+        let answer = Arc::<Mutex<Answer>>::default();
+        let client = CollectorClient { client, answer: Arc::clone(&answer) };
         let mut collector = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
-            .with_http_client(CollectorClient(client))
+            .with_http_client(client)
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(endpoint(url))
+            .with_endpoint(endpoint)
             .build()
             .map_err(|error| error.to_string())?;
         collector.set_resource(&resource());
         let scope =
             InstrumentationScope::builder(env!("CARGO_PKG_NAME")).with_version(env!("CARGO_PKG_VERSION")).build();
-        Ok(Self { collector, scope, spans, metrics, is_failing: false })
+        Ok(Self { collector, answer, scope, spans, metrics, is_failing: false })
     }
 
     /// Sends spans until `stop` is true, and then those that are still queued.
@@ -93,19 +103,22 @@ impl Exporter {
         }
     }
 
-    /// Sends a batch. A batch that the collector does not take is lost: the next ones arrive meanwhile.
+    /// Sends a batch. Spans that the collector does not take are lost: the next ones arrive meanwhile.
     async fn send(&mut self, batch: &mut Vec<EndedSpan>) {
         let count = batch.len() as u64;
         let spans = batch.drain(..).map(|span| span.data(&self.scope)).collect();
         let sent = self.collector.export(spans).await;
-        let outcome = if sent.is_ok() { "sent" } else { "failed" };
-        self.metrics.spans.with_label_values(&[outcome]).inc_by(count);
-        match sent {
-            Err(error) if !self.is_failing => tracing::warn!(%error, "the collector of --otlp does not take spans"),
-            Ok(()) if self.is_failing => tracing::info!("the collector of --otlp takes spans again"),
-            _ => {}
+        let Answer { rejected, problem } = std::mem::take(&mut *self.answer.lock());
+        let failed = if sent.is_ok() { rejected.min(count) } else { count };
+        self.metrics.spans.with_label_values(&["sent"]).inc_by(count - failed);
+        self.metrics.spans.with_label_values(&["failed"]).inc_by(failed);
+        if failed > 0 && !self.is_failing {
+            let error = problem.or_else(|| sent.err().map(|error| error.to_string()));
+            tracing::warn!(error, "the collector of --otlp does not take spans");
+        } else if failed == 0 && self.is_failing {
+            tracing::info!("the collector of --otlp takes spans again");
         }
-        self.is_failing = outcome == "failed";
+        self.is_failing = failed > 0;
     }
 }
 
@@ -125,26 +138,58 @@ fn resource() -> Resource {
     if is_named { builder.build() } else { builder.with_service_name(env!("CARGO_PKG_NAME")).build() }
 }
 
-/// The exporter's HTTP client. The exporter limits the time of a request.
+/// What the exporter does not report of the answers to a batch.
+#[derive(Debug, Default)]
+struct Answer {
+    /// The spans that the collector rejected from a batch that it took.
+    rejected: u64,
+    /// The cause of the last failure.
+    problem: Option<String>,
+}
+
+/// The exporter's HTTP client.
 #[derive(Debug)]
-struct CollectorClient(reqwest::Client);
+struct CollectorClient {
+    client: reqwest::Client,
+    answer: Arc<Mutex<Answer>>,
+}
+
+impl CollectorClient {
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, reqwest::Error> {
+        let request = reqwest::Request::try_from(request)?;
+        let mut reply = self.client.execute(request).await?;
+        let mut head = Response::new(());
+        *head.status_mut() = reply.status();
+        *head.headers_mut() = std::mem::take(reply.headers_mut());
+        let mut body = BytesMut::new();
+        while let Some(piece) = reply.chunk().await?.filter(|_| body.len() < LARGEST_REPLY) {
+            body.extend_from_slice(&piece);
+        }
+        Ok(head.map(|()| body.freeze()))
+    }
+}
+
+/// The first cause of an error.
+fn cause(error: &(dyn Error + 'static)) -> String {
+    std::iter::successors(Some(error), |error| (**error).source()).last().unwrap_or(error).to_string()
+}
 
 #[async_trait]
 impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let request = reqwest::Request::try_from(request)?;
-        let mut reply = self.0.execute(request).await?;
-        let mut parts = Response::new(());
-        *parts.status_mut() = reply.status();
-        *parts.headers_mut() = std::mem::take(reply.headers_mut());
-        let mut body = BytesMut::new();
-        while let Some(piece) = reply.chunk().await? {
-            if body.len() + piece.len() > LARGEST_REPLY {
-                return Err(format!("the collector's reply is larger than {LARGEST_REPLY} bytes").into());
+        let exchanged = self.exchange(request).await;
+        *self.answer.lock() = match &exchanged {
+            Ok(reply) if reply.status().is_success() => {
+                // another body is that of a collector without partial success
+                let partial = ExportTraceServiceResponse::decode(reply.body().clone()).unwrap_or_default();
+                let partial = partial.partial_success.unwrap_or_default();
+                let rejected = partial.rejected_spans.try_into().unwrap_or(0);
+                Answer { rejected, problem: (rejected > 0).then_some(partial.error_message) }
             }
-            body.extend_from_slice(&piece);
-        }
-        Ok(parts.map(|()| body.freeze()))
+            Ok(reply) => Answer { rejected: 0, problem: Some(format!("the collector answered {}", reply.status())) },
+            Err(error) => Answer { rejected: 0, problem: Some(cause(error)) },
+        };
+        Ok(exchanged?)
     }
 }
 

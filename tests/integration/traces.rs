@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -18,7 +20,7 @@ use crate::chat::Chat;
 use crate::support::binary::{Binary, output};
 use crate::support::client::{Connection, post, request, written};
 use crate::support::demo::{Demo, all_numbers};
-use crate::support::manual_upstream::{Call, ManualUpstream, STREAM, event, soon};
+use crate::support::manual_upstream::{Call, END, ManualUpstream, STREAM, chunk, event, soon};
 use crate::support::proxy::Proxy;
 use crate::support::upstream::message;
 
@@ -112,7 +114,8 @@ async fn span_has_the_facts_of_the_reply() {
         assert_eq!((span.kind(), span.status.map_or(0, |status| status.code)), (SpanKind::Client, 0));
         assert!(span.parent_span_id.is_empty() && span.end_time_unix_nano > span.start_time_unix_nano);
     }
-    assert_eq!(demo.proxy.metric("tokentap_spans_total{outcome=\"sent\"}").await, 2.0);
+    let sent = || demo.proxy.metric("tokentap_spans_total{outcome=\"sent\"}");
+    soon("both are counted", async { while sent().await != 2.0 {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,16 +193,18 @@ async fn engine_gets_the_span_as_its_parent() {
     assert!(!collector.has_more(), "an unsampled generation has no span");
 }
 
+/// The `error.type` of a span; `None` if it did not fail.
+fn cause(span: &Span) -> Option<String> {
+    let cause = attributes(&span.attributes).get("error.type").map(|cause| cause.as_str().expect("a text").to_owned());
+    let status = span.status.clone().unwrap_or_default();
+    assert_eq!((status.code, status.message), (if cause.is_some() { 2 } else { 0 }, cause.clone().unwrap_or_default()));
+    cause
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_generation_has_its_cause() {
     let (mut collector, mut upstream) = (ManualUpstream::start().await, ManualUpstream::start().await);
     let proxy = Proxy::probed(upstream.addr, &["--otlp", &url(collector.addr)]).await;
-    let cause = |span: &Span| {
-        let cause = attributes(&span.attributes)["error.type"].as_str().expect("a failure").to_owned();
-        let status = span.status.clone().expect("a failure");
-        assert_eq!((status.code, status.message), (2, cause.clone()));
-        cause
-    };
 
     let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"top_logprobs_num\":1}"));
     for _ in 0..2 {
@@ -208,24 +213,103 @@ async fn failed_generation_has_its_cause() {
     }
     assert_eq!(client.await.unwrap().status, 500);
     let refused = span(&mut collector).await;
-    assert_eq!(cause(&refused), "500");
+    assert_eq!(cause(&refused).as_deref(), Some("500"));
     assert!(!attributes(&refused.attributes).contains_key("gen_ai.usage.output_tokens"), "an absent fact stays absent");
 
     let (client, mut call) = upstream.streaming_to(Connection::open(proxy.data).await, proxy.data).await;
     call.send(&event("running", 0)).await;
     drop(client);
-    let left = span(&mut collector).await;
-    assert_eq!(cause(&left), "disconnected");
+    assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("disconnected"));
     upstream.next().await.ok().await;
 
-    let mut client = Connection::open(proxy.data).await;
-    client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\",\"stream\":true}")).await;
-    let mut call = upstream.next().await;
-    call.send(STREAM).await;
-    call.send(&event("broken", 0)).await;
-    call.finish().await;
-    client.closed().await;
-    assert_eq!(cause(&span(&mut collector).await), "broken");
+    // a stream that breaks off, and one whose engine fails
+    let failed = json!({"text": "", "output_ids": [], "index": 0, "meta_info": {
+        "id": "failed", "finish_reason": {"type": "abort", "status_code": 503, "message": "busy"}, "prompt_tokens": 3, "completion_tokens": 0,
+    }});
+    let error = json!({"error": {"message": "no", "code": 507}});
+    let ends =
+        [None, Some((failed, "503")), Some((error, "507")), Some((json!({"error": {"message": "no"}}), "_OTHER"))];
+    for end in ends {
+        let mut client = Connection::open(proxy.data).await;
+        client.send(&written(proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\",\"stream\":true}")).await;
+        let mut call = upstream.next().await;
+        call.send(STREAM).await;
+        call.send(&event("broken", 0)).await;
+        let Some((event, expected)) = end else {
+            call.finish().await;
+            client.closed().await;
+            assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("broken"));
+            continue;
+        };
+        call.send(&chunk(format!("data: {event}\n\ndata: [DONE]\n\n").as_bytes())).await;
+        call.reply(END).await;
+        assert!(client.answer().await.complete);
+        assert_eq!(cause(&span(&mut collector).await).as_deref(), Some(expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reply_that_is_not_read_fails_only_if_it_breaks() {
+    let (mut collector, mut upstream) = (ManualUpstream::start().await, ManualUpstream::start().await);
+    let flags = ["--record", "false", "--entropy", "off", "--otlp", &url(collector.addr)];
+    let proxy = Proxy::probed(upstream.addr, &flags).await;
+    for is_broken in [false, true] {
+        let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"lora_path\":\"ad\"}"));
+        let mut call = upstream.next().await;
+        if is_broken {
+            call.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}").await;
+            call.finish().await;
+            assert!(!client.await.unwrap().complete);
+        } else {
+            call.reply(&message(200, &[("content-type", "application/json")], b"{}")).await;
+            assert_eq!(client.await.unwrap().status, 200);
+        }
+        let span = span(&mut collector).await;
+        assert_eq!(cause(&span).as_deref(), is_broken.then_some("broken"));
+        let found = attributes(&span.attributes);
+        assert_eq!(found["gen_ai.request.model"], "ad");
+        assert!(!found.contains_key("gen_ai.conversation.id"), "it has no session: {found:?}");
+        assert!(!found.contains_key("gen_ai.usage.output_tokens"), "they are not known: {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn error_of_tokentap_is_the_cause() {
+    let (mut collector, mut upstream) = (ManualUpstream::start().await, ManualUpstream::start().await);
+    let flags = ["--strict", "--image-timeout", "300ms", "--otlp", &url(collector.addr)];
+    let proxy = Proxy::probed(upstream.addr, &flags).await;
+    let client = tokio::spawn(post(proxy.data, "/generate", b"{\"text\":\"a\",\"rid\":\"strict\"}"));
+    upstream.next().await.reply(&message(200, &[("content-type", "application/json")], b"{")).await;
+    assert_eq!(client.await.unwrap().status, 502);
+    assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("502"));
+
+    let media = json!({"text": "a", "image_data": "data:image/png;base64,iVBORw0KGgo=", "return_entropy": false});
+    let body = media.to_string();
+    let client = tokio::spawn(async move { post(proxy.data, "/generate", body.as_bytes()).await });
+    let call = upstream.next().await;
+    assert_eq!(client.await.unwrap().status, 504);
+    assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("504"), "not that of a client that left");
+    drop(call);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forwarded_chat_without_ids_has_not_failed() {
+    let (mut collector, mut upstream) = (ManualUpstream::start().await, ManualUpstream::start().await);
+    let proxy = Proxy::probed(upstream.addr, &["--chat", "passthrough", "--otlp", &url(collector.addr)]).await;
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "a"}]}).to_string();
+    let client =
+        tokio::spawn(async move { post(proxy.data, "/sessions/s/v1/chat/completions", body.as_bytes()).await });
+    let reply = json!({"id": "c1", "object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "b"}, "finish_reason": "stop"}]});
+    upstream
+        .next()
+        .await
+        .reply(&message(200, &[("content-type", "application/json")], reply.to_string().as_bytes()))
+        .await;
+    assert_eq!(client.await.unwrap().status, 200);
+    let span = span(&mut collector).await;
+    assert_eq!(cause(&span), None);
+    let found = attributes(&span.attributes);
+    assert_eq!((&found["gen_ai.operation.name"], &found["gen_ai.conversation.id"]), (&json!("chat"), &json!("s")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,6 +325,38 @@ async fn silent_collector_delays_no_generation() {
     assert_eq!(spans(decode(&held)).len(), 1);
     accept(held).await;
     assert_eq!(spans(receive(&mut collector).await).len(), 50, "those that waited are sent together");
+}
+
+#[tokio::test]
+async fn collector_that_asks_for_patience_blocks_no_thread() {
+    let mut collector = ManualUpstream::start().await;
+    let demo = Demo::start(EngineOptions::default(), &["--otlp", &url(collector.addr)]).await;
+    let body = json!({"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1}});
+    demo.ask(&body).await;
+    // this runtime has one thread: the exporter would block the generations
+    collector.next().await.reply(&message(503, &[("retry-after", "5")], b"")).await;
+    let began = std::time::Instant::now();
+    while demo.proxy.parts.metrics.spans.with_label_values(&["failed"]).get() == 0 && began.elapsed().as_secs() < 2 {
+        let asked = std::time::Instant::now();
+        demo.ask(&body).await;
+        assert!(asked.elapsed().as_secs() < 2, "it waited for {:?}", asked.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_that_a_collector_rejects_have_failed() {
+    let mut collector = ManualUpstream::start().await;
+    let demo = Demo::start(EngineOptions::default(), &["--otlp", &url(collector.addr)]).await;
+    let body = json!({"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1}});
+    demo.ask(&body).await;
+    let partial = ExportTracePartialSuccess { rejected_spans: 1, error_message: "no".into() };
+    let answer = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
+    collector.next().await.reply(&message(200, &[("content-type", "application/x-protobuf")], &answer)).await;
+    demo.ask(&body).await;
+    receive(&mut collector).await;
+    let counted = |outcome| demo.proxy.metric(outcome);
+    soon("both are counted", async { while counted("tokentap_spans_total{outcome=\"sent\"}").await != 1.0 {} }).await;
+    assert_eq!(counted("tokentap_spans_total{outcome=\"failed\"}").await, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -155,7 +155,10 @@ def run(folder: pathlib.Path) -> None:
     if not dropped or silent > 1.5 * usual + 1:
         sys.exit("a silent collector delays generations, or fills no queue")
     collector.end()
-    flood(data, 100)
+    ended = flood(data, 500)
+    print(f"collector ended: a generation took {ended:.2f} ms")
+    if ended > 1.5 * usual + 1:
+        sys.exit("a collector that has ended delays generations")
     expect("the demo ends", demo.end(), 0)
 
 

@@ -26,8 +26,8 @@ pub struct ChatCapture {
     uncaptured: Option<UncapturedGeneration>,
     /// The time of the first event of a stream.
     first_ms: Option<u64>,
-    /// The finish reasons of the recorded turns, until they are taken.
-    finishes: Vec<Box<str>>,
+    /// The finish reasons of the recorded turns, until they are taken; `None` if they are not needed.
+    finishes: Option<Vec<Box<str>>>,
 }
 
 impl ChatCapture {
@@ -35,7 +35,7 @@ impl ChatCapture {
     #[must_use]
     pub(crate) fn new(chat: EngineChat, uncaptured: UncapturedGeneration) -> Self {
         let reader = ChatReader::new(chat.sglext, chat.n);
-        Self { reader, chat: chat.chat, uncaptured: Some(uncaptured), first_ms: None, finishes: Vec::new() }
+        Self { reader, chat: chat.chat, uncaptured: Some(uncaptured), first_ms: None, finishes: None }
     }
 
     /// Whether the events since the last choice ended must wait for the ids.
@@ -43,9 +43,19 @@ impl ChatCapture {
         self.uncaptured.is_some() && self.reader.awaits_ids()
     }
 
+    /// Whether the finish reasons of recorded turns are kept.
+    pub(super) fn keep_finishes(&mut self, keep: bool) {
+        self.finishes = keep.then(Vec::new);
+    }
+
     /// Takes the finish reasons of the turns that were recorded since the last call.
     pub(super) fn take_finishes(&mut self) -> Vec<Box<str>> {
-        std::mem::take(&mut self.finishes)
+        self.finishes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The request id, once it is known.
+    pub(super) fn rid(&self) -> Option<&str> {
+        self.reader.rid()
     }
 
     /// Counts the generation if its turns are not recorded: no more of the reply will arrive.
@@ -125,7 +135,9 @@ impl ChatCapture {
                 // the spans belong to the first choice
                 reported: ReportedVersions { label: label.clone(), spans: spans.take().unwrap_or_default() },
             };
-            self.finishes.extend(sequence.finish.clone());
+            if let Some(finishes) = &mut self.finishes {
+                finishes.extend(sequence.finish.clone());
+            }
             recorder.record_forwarded(sequence, self.first_ms);
         }
     }

@@ -14,6 +14,7 @@ use crate::entropy::{Estimator, Flags, TopK, whole_entropy};
 use crate::generation::enrich::EntropyInfo;
 use crate::generation::entropy_lists::ListContent;
 use crate::generation::sequence::EventStep;
+use crate::traces::Failure;
 
 impl Capture {
     pub(super) fn measure(
@@ -205,7 +206,11 @@ impl Capture {
         if let Some(span) = &mut self.span {
             span.finish(kind.clone(), self.now);
         }
-        let has_failed = chunk.finish.as_ref().is_some_and(|finish| finish.status_code.is_some());
+        let failed = chunk.finish.as_ref().and_then(|finish| finish.status_code);
+        if let (Some(span), Some(status)) = (&self.span, failed) {
+            span.failure().set(Failure::of_code(Some(status.into())));
+        }
+        let has_failed = failed.is_some();
         self.observed.is_aborted |= kind == "abort" && !has_failed;
         self.entropy_writer.finish(index, kind);
         self.observed.finished += 1;

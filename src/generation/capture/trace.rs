@@ -3,34 +3,47 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
+use serde_json::Value;
 
-use super::Capture;
+use super::{Capture, ChatCapture, Sequence};
 use crate::engine::reason::Reason;
-use crate::generation::recorder::Recorder;
-use crate::session::Fault;
-use crate::traces::{GenerationSpan, SpanOutcome};
+use crate::traces::{Failure, FailureSlot, GenerationSpan, SpanOutcome};
+
+/// The model before the engine has answered.
+const UNKNOWN_MODEL: &str = "unknown";
 
 impl Capture {
     /// Sets the span of the generation.
     pub(crate) fn set_span(&mut self, span: Option<Box<GenerationSpan>>) {
+        if let Some(chat) = &mut self.chat {
+            chat.keep_finishes(span.is_some());
+        }
         self.span = span;
     }
 
-    /// Records that the engine did not reply, or refused the request.
-    pub fn fail_span(&mut self, status: StatusCode) {
-        if let Some(span) = &mut self.span {
-            span.fail(status.as_str().to_owned());
+    /// Where the cause of a failure is set; `None` without a span.
+    pub(crate) fn failure(&self) -> Option<&FailureSlot> {
+        self.span.as_deref().map(GenerationSpan::failure)
+    }
+
+    /// Records in the span why the generation failed.
+    pub(crate) fn fail_span(&self, failure: Failure) {
+        if let Some(slot) = self.failure() {
+            slot.set(failure);
         }
     }
 
-    /// Records that no more of the reply will arrive.
-    pub(super) fn cut_span(&mut self, fault: Fault) {
-        // the end of a reply that is not read is not known to be its last byte
-        let is_known = self.reads_reply() || fault != Fault::Broken;
-        let is_complete = self.is_complete();
-        if let Some(span) = self.span.as_mut().filter(|_| is_known && !is_complete) {
-            span.fail(fault.name());
+    /// Records the error of an object without a result, JSON text.
+    pub(super) fn fail_span_with(&self, error: Option<&[u8]>) {
+        let (Some(slot), Some(error)) = (self.failure(), error) else { return };
+        let error: Value = serde_json::from_slice(error).unwrap_or_default();
+        slot.set(Failure::of_code(error["code"].as_u64()));
+    }
+
+    /// Records in the span why entropies of the reply are missing.
+    pub(super) fn miss_in_span(&mut self, reason: Reason) {
+        if let Some(span) = &mut self.span {
+            span.set_missing(reason.name());
         }
     }
 
@@ -42,12 +55,13 @@ impl Capture {
     }
 
     /// Ends the span and queues it for the collector.
-    pub fn end_span(&mut self) {
+    pub(crate) fn end_span(&mut self) {
         let Some(span) = self.span.take() else { return };
-        let rid = self.plan.rids.first().map(|(rid, _)| rid).or(self.plan.rid.as_ref());
+        let rid = self.plan.rids.first().map(|(rid, _)| rid).or(self.plan.rid.as_ref()).cloned();
+        let rid = rid.or_else(|| self.chat.as_deref().and_then(ChatCapture::rid).map(Arc::from));
         span.end(SpanOutcome {
-            model: Some(Arc::clone(self.recorder.as_ref().map_or(self.model.model(), Recorder::model))),
-            rid: rid.cloned(),
+            model: Some(Arc::clone(self.model.model())).filter(|model| **model != *UNKNOWN_MODEL),
+            rid: rid.or_else(|| self.flight.as_ref().and_then(|flight| flight.ids().into_iter().next())),
             tokens: self.token_counts(),
             mean_entropy: self.mean_entropy(),
             missing: self.observed.missing.map(Reason::name),
@@ -69,7 +83,7 @@ impl Capture {
     /// The mean entropy of all measured tokens, in nats.
     fn mean_entropy(&self) -> Option<f64> {
         let add = |(sum, count): (f64, usize), (more, tokens): (f64, usize)| (sum + more, count + tokens);
-        let (sum, count) = self.sequences.iter().map(super::Sequence::entropies).fold((0.0, 0), add);
+        let (sum, count) = self.sequences.iter().map(Sequence::entropies).fold((0.0, 0), add);
         (count > 0).then(|| sum / count as f64)
     }
 }

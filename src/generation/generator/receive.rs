@@ -22,6 +22,7 @@ use crate::generation::request::RequestHead;
 use crate::generation::stream::EventStream;
 use crate::long_work::{BodyLength, on_body};
 use crate::session::Fault;
+use crate::traces::Failure;
 
 impl Generator {
     /// Begins to read the reply to `request`. A reply that does not stream is read, measured and recorded completely.
@@ -69,7 +70,9 @@ impl Generator {
         let strict = self.context.settings.is_strict && active.capture().plan().entropy_request.wanted;
         let buffered = collect(body, limit, self.context.budget.reply()).await;
         active.mark_ended();
-        match buffered.map_err(|failure| failed(&self.context.metrics, failure))? {
+        let buffered = buffered.map_err(|failure| failed(&self.context.metrics, failure));
+        let buffered = buffered.inspect_err(|error| active.capture().fail_span(Failure::Status(error.status())));
+        match buffered? {
             BufferedReply::All(body) => {
                 let body = match active.resumption().take() {
                     // on the heap, because few replies need it
@@ -78,9 +81,13 @@ impl Generator {
                 };
                 self.measure_whole(head, body, active, reads).await
             }
-            BufferedReply::Passing { reason, .. } if strict => Err(Error::Strict { reason: reason.name().to_owned() }),
+            BufferedReply::Passing { reason, .. } if strict => {
+                let error = Error::Strict { reason: reason.name().to_owned() };
+                active.capture().fail_span(Failure::Status(error.status()));
+                Err(error)
+            }
             BufferedReply::Passing { reason, head: read, rest } => {
-                active.capture().skip(reason);
+                active.capture_mut().skip(reason);
                 active.capture_mut().incomplete();
                 Ok(Generation::unparsed(head, &self.context.metrics, read, rest))
             }
@@ -113,11 +120,15 @@ impl Generator {
         }
         let is_confirmed = active.wait_until_durable().await;
         let observed = active.capture().observed();
+        let refuse = |error: Error| {
+            active.capture().fail_span(Failure::Status(error.status()));
+            Ok(Generation::failed(error, Some(observed)))
+        };
         if !is_confirmed {
-            return Ok(Generation::failed(log_wait::unconfirmed(), Some(observed)));
+            return refuse(log_wait::unconfirmed());
         }
         if let Some(error) = active.interruption() {
-            return Ok(Generation::failed(error, Some(observed)));
+            return refuse(error);
         }
         let plan = active.capture().plan();
         if self.context.settings.is_strict && plan.entropy_request.wanted {
@@ -125,8 +136,7 @@ impl Generator {
             let unread = !is_readable || observed.finished == 0 && !plan.items.is_empty();
             let missing = if unread { Some(Reason::Unreadable) } else { observed.missing };
             if let Some(reason) = missing {
-                let error = Error::Strict { reason: reason.name().to_owned() };
-                return Ok(Generation::failed(error, Some(observed)));
+                return refuse(Error::Strict { reason: reason.name().to_owned() });
             }
         }
         let event = event.counted(&body, |changed| self.context.budget.hold(changed));

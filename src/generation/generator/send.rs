@@ -16,6 +16,7 @@ use crate::engine::upstream::send;
 use crate::error::Error;
 use crate::generation::active::ActiveGeneration;
 use crate::generation::request::{ClientCall, RequestHead};
+use crate::traces::Failure;
 
 /// Pauses, in milliseconds, before a refused id is sent again: the engine answers an abort at once, but frees the id some scheduler steps
 /// later.
@@ -116,7 +117,7 @@ impl Generator {
         let reply = send(self.context.engines.upstream(), &self.context.metrics, route, call, now).await;
         reply.inspect_err(|error| {
             active.mark_ended();
-            active.capture_mut().fail_span(error.status());
+            active.capture().fail_span(Failure::Status(error.status()));
         })
     }
 }

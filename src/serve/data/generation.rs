@@ -105,6 +105,7 @@ impl ReceivedCall {
             tags: session.tags,
             signals,
             reads,
+            span: None,
         });
         GenerationRequest { source, call }
     }
