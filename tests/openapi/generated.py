@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the operations of a document with those of the clients generated from it: `generated.py DOCUMENT PYTHON_PACKAGE SDK_OF_TYPESCRIPT`."""
+"""Compares the operations of a document with those of the clients generated from it.
+
+generated.py DOCUMENT PYTHON_PACKAGE SDK_OF_TYPESCRIPT
+"""
 
 import importlib
 import json
@@ -12,7 +15,10 @@ sys.path.insert(0, ".")
 document = json.loads(Path(sys.argv[1]).read_text())
 methods = {"get", "put", "post", "delete", "patch"}
 operations = [
-    operation["operationId"] for path in document["paths"].values() for method, operation in path.items() if method in methods
+    operation["operationId"]
+    for path in document["paths"].values()
+    for method, operation in path.items()
+    if method in methods
 ]
 
 

@@ -7,6 +7,9 @@ import { createRequire } from "node:module";
 import bundled from "@sparticuz/chromium";
 import { chromium } from "playwright-core";
 
+/** The number of script elements of the page; a text must add none. */
+export const SCRIPTS = 3;
+
 let browser;
 
 /** The browser, started once. */

@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
-import { launched, opened, read, tokens } from "./browser.mjs";
+import { SCRIPTS, launched, opened, read, tokens } from "./browser.mjs";
 import { HOSTILE, TEXTS, VOCABULARY, engine } from "./engine.mjs";
 import { demo, lamp } from "./lamp.mjs";
 import { reward } from "./policies.mjs";
@@ -108,7 +108,7 @@ export async function hostile() {
     }
     await page.hover("#tokens .t.s");
     assert.ok(await page.isVisible("#tip"), "the card is shown at the pointer");
-    await harmless(page, 1);
+    await harmless(page, SCRIPTS);
     const longest = (await tokens(page)).find((token) => token.text.includes("1,000,000 characters"));
     assert.ok(longest.text.length < 200, "a text of a million characters is truncated, with its length");
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
@@ -127,14 +127,14 @@ export async function hostile() {
       assert.ok(card.length < 10_000, `the card of token ${at} is truncated: ${card.length}`);
     }
     await page.keyboard.press("Home");
-    for (const side of ["#left", "#right"]) await harmless(page, 1, side);
+    for (const side of ["#left", "#right"]) await harmless(page, SCRIPTS, side);
     // the samples, with a hostile reward
     await reward(tap, "hostile", 0, { score: 1, note: NAME });
     await page.evaluate(() => { location.hash = "#group/hostile/0"; });
     await page.waitForFunction(() => document.querySelector("#samples tbody tr td:nth-child(3)")?.textContent === "1.000");
     const title = await page.getAttribute("#samples tbody td[title]", "title");
     assert.ok(title.includes("[rlo]") && !title.includes("\u202e"), title);
-    await harmless(page, 1);
+    await harmless(page, SCRIPTS);
     const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok(wider <= 0, `no text makes the page wider than the window: ${wider}`);
     assert.deepEqual([file.faults, faults], [[], []]);

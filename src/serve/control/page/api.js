@@ -32,12 +32,12 @@ const early = new Map();
 /** Sends GET before its reply is needed. The next `get` of this path returns this reply. */
 export function ahead(path) {
   const reply = get(path);
-  // the one who needs the reply gets the error
+  // `get` returns the same promise, so its caller handles the error
   reply.catch(() => {});
   early.set(path, reply);
 }
 
-/** Drops the replies that were not needed: they would be old when they are. */
+/** Drops unused early replies, which would be outdated later. */
 export function dropEarly() {
   early.clear();
 }

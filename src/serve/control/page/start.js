@@ -25,10 +25,9 @@ export function show(name) {
   part("all-sessions").setAttribute("aria-current", String(name === "run"));
 }
 
-let resolve;
-const loaded = new Promise((done) => { resolve = done; });
-/** What is chosen on the first screen is opened with `open`, which main.js has. */
-export const openWith = (open) => resolve(open);
+const { promise: loaded, resolve } = Promise.withResolvers();
+/** Receives the function of main.js that opens an address. Choices on the first screen wait for it. */
+export const openWith = resolve;
 const open = async (address) => (await loaded)(address);
 
 /** Announces a text to screen readers. */
@@ -40,9 +39,10 @@ export const run = new RunView({ announce, texts, onMove: open });
 /** Opens the run; resolves to whether it is the first screen. */
 async function first() {
   await sessions.load();
-  let address = parse(location.hash);
-  if (!address && sessions.rows.length > 1) replace(address = ALL);
+  const asked = parse(location.hash);
+  const address = asked ?? (sessions.rows.length > 1 ? ALL : null);
   if (address?.view !== "run") return false;
+  if (!asked) replace(address);
   show("run");
   await run.open(address);
   return true;
