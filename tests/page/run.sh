@@ -4,7 +4,8 @@
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PICTURES   a folder for screenshots; none are taken if it is not set
 #   run.sh [CHECK…]   runs only these checks: empty opens texts chat live export hostile names pictures pixels big zoom frames compare without measurements samples
-#                     grouping run find odd link filter adapters history keyboard access phone token
+#                     grouping run find odd link filter adapters history keyboard access phone token;
+#                     many, which needs a release build and takes minutes, runs only if it is named
 # Builds nothing. Playwright, axe and the browser are npm packages, named exactly by package-lock.json; they are installed once into
 # target/page, which needs a package registry.
 set -euo pipefail
