@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the checks, prints the result of each, and exits with 1 if one failed.
 
+import { api } from "./api.mjs";
 import { closed } from "./browser.mjs";
 import { pictures, pixels } from "./pictures.mjs";
 import { access, history, keyboard, token } from "./using.mjs";
@@ -18,7 +19,7 @@ import { live, opens, texts } from "./seeing.mjs";
 import { empty } from "./starting.mjs";
 import { zoom } from "./zooming.mjs";
 
-const CHECKS = { empty, opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, zoom, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
+const CHECKS = { empty, api, opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, zoom, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
 /** Checks that take minutes: they run only if they are named. */
 const LONG = { many };
 

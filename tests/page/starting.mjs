@@ -27,7 +27,7 @@ export async function empty() {
       assert.equal(await page.isVisible("#empty-key"), flags.length > 0);
       if (isPhone) assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing is wider than the screen");
       const links = await page.evaluate(() => [...document.querySelectorAll("#empty-view a")].map((node) => node.getAttribute("href")));
-      assert.deepEqual(links, ["/openapi.json", "/readyz", "/metrics"]);
+      assert.deepEqual(links, ["/page/openapi.html", "/openapi.json", "/readyz", "/metrics"]);
       for (const link of links) assert.equal((await fetch(tap.control + link)).status, 200, link);
       const { reported } = await audit(page);
       assert.deepEqual(reported, [], reported.join("\n"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page at `/` of the control port, which shows the tokens of sessions. It consists of plain modules in the binary: it has no build
-//! step and loads nothing from other hosts. The page itself needs no token. Its data comes from `/v1`, which needs the control token.
+//! The page at `/` of the control port, which shows the tokens of sessions, and the view of the HTTP API beside it. Both consist of plain
+//! modules in the binary: they have no build step and load nothing from other hosts. They need no token. The data of the page comes from
+//! `/v1`, which needs the control token.
 
 use std::sync::LazyLock;
 
@@ -41,7 +42,7 @@ macro_rules! module {
 }
 
 /// All files of the page.
-pub const ASSETS: [Asset; 55] = [
+pub const ASSETS: [Asset; 59] = [
     Asset { path: "/", text: include_str!("page/index.html"), kind: HTML },
     Asset { path: "/page/style.css", text: include_str!("page/style.css"), kind: STYLE },
     Asset { path: "/page/views.css", text: include_str!("page/views.css"), kind: STYLE },
@@ -49,6 +50,8 @@ pub const ASSETS: [Asset; 55] = [
     Asset { path: "/page/run.css", text: include_str!("page/run.css"), kind: STYLE },
     Asset { path: "/page/narrow.css", text: include_str!("page/narrow.css"), kind: STYLE },
     Asset { path: "/page/tokens.css", text: include_str!("page/tokens.css"), kind: STYLE },
+    Asset { path: "/page/openapi.html", text: include_str!("page/openapi.html"), kind: HTML },
+    Asset { path: "/page/openapi.css", text: include_str!("page/openapi.css"), kind: STYLE },
     Asset { path: "/page/icon.svg", text: include_str!("page/icon.svg"), kind: "image/svg+xml" },
     module!("address"),
     module!("ahead"),
@@ -81,6 +84,7 @@ pub const ASSETS: [Asset; 55] = [
     module!("marks"),
     module!("measured"),
     module!("messages"),
+    module!("openapi"),
     module!("path"),
     module!("pictures"),
     module!("pixels"),
@@ -88,6 +92,7 @@ pub const ASSETS: [Asset; 55] = [
     module!("run"),
     module!("samples"),
     module!("scale"),
+    module!("schema"),
     module!("sections"),
     module!("selection"),
     module!("sessions"),

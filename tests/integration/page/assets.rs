@@ -16,7 +16,7 @@ async fn files_have_security_headers() {
         let answer = get(proxy.control, asset.path).await;
         assert_eq!((answer.status, answer.text()), (200, asset.text.to_owned()), "{}", asset.path);
         let kind = match asset.path.rsplit_once('.').map(|(_, ending)| ending) {
-            None => "text/html; charset=utf-8",
+            None | Some("html") => "text/html; charset=utf-8",
             Some("js") => "text/javascript; charset=utf-8",
             Some("css") => "text/css; charset=utf-8",
             Some(_) => "image/svg+xml",
@@ -147,15 +147,24 @@ fn page_loads_no_external_content_and_renders_no_markup() {
         let lines = asset.text.lines().count();
         assert!(lines <= 300, "{} has {lines} lines: split it by subject", asset.path);
     }
-    let html = ASSETS[0].text;
     let inline = |word: &str| word.starts_with("style=") || word.starts_with("on") && word.contains('=');
-    assert!(!html.split_whitespace().any(inline) && !html.contains("<style"), "no inline code");
-    let scripts: Vec<&str> =
-        html.match_indices("<script").map(|(at, _)| html[at..].split_inclusive("</script>").next().unwrap()).collect();
-    let modules = ["ahead", "start", "main"];
-    assert_eq!(scripts, modules.map(|name| format!(r#"<script type="module" src="/page/{name}.js"></script>"#)));
-    let all: u64 = ASSETS.iter().map(|asset| asset.text.len() as u64).sum();
-    assert!(all < 290_000, "{all} bytes");
+    for (path, modules) in [("/", &["ahead", "start", "main"][..]), ("/page/openapi.html", &["openapi"])] {
+        let html = asset(path).unwrap().text;
+        assert!(!html.split_whitespace().any(inline) && !html.contains("<style"), "{path}: no inline code");
+        let scripts: Vec<&str> = html
+            .match_indices("<script")
+            .map(|(at, _)| html[at..].split_inclusive("</script>").next().unwrap())
+            .collect();
+        let expected = modules.iter().map(|name| format!(r#"<script type="module" src="/page/{name}.js"></script>"#));
+        assert_eq!(scripts, expected.collect::<Vec<_>>(), "{path}");
+    }
+    // the page loads none of the files of the API view
+    let is_of_api = |path: &str| path.starts_with("/page/openapi.") || path == "/page/schema.js";
+    let bytes = |of_api: bool| -> usize {
+        ASSETS.iter().filter(|asset| is_of_api(asset.path) == of_api).map(|asset| asset.text.len()).sum()
+    };
+    let sizes = (bytes(false), bytes(true));
+    assert!(sizes.0 < 290_000 && sizes.1 < 15_000, "{sizes:?} bytes");
 }
 
 #[test]

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The view of /openapi.json: operations by tag, their parameters, bodies and replies, and a command for each.
+
+import { amount, element, part } from "./element.js";
+import { Schemas, box, folded, kind, paragraphs, prose } from "./schema.js";
+import { next as nextTheme, show as showTheme } from "./theme.js";
+
+const METHODS = ["get", "put", "post", "delete", "patch"];
+const announce = (text) => { part("status").textContent = text; };
+/** Operations and schemas: the words that a filter finds, the entry, and its link. */
+const entries = [];
+let schemas;
+
+/** A text as one word of a shell. */
+const quoted = (text) => (/^[\w./:=@%-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+/** The command that sends the example of an operation. `key` is the variable with the token of the port, if it needs one. */
+function command({ method, path, parameters, operation }, { base, key }) {
+  const [query, headers] = [[], []];
+  let target = path;
+  for (const { name, in: place, example } of parameters) {
+    const value = example === undefined ? null : written(example);
+    if (place === "path") target = target.replace(`{${name}}`, encodeURIComponent(value ?? name.toUpperCase()));
+    else if (value !== null) (place === "query" ? query : headers).push(place === "query" ? `${name}=${encodeURIComponent(value)}` : quoted(`${name}: ${value}`));
+  }
+  const body = operation.requestBody?.content["application/json"]?.example;
+  const words = ["curl -s"];
+  if (method !== (body === undefined ? "get" : "post")) words.push("-X", method.toUpperCase());
+  words.push(quoted(base + target + (query.length ? `?${query.join("&")}` : "")));
+  // a shell replaces variables in double quotes
+  if (key && operation.security?.length !== 0) headers.unshift(`"Authorization: Bearer $${key}"`);
+  if (body !== undefined) headers.push("'content-type: application/json'");
+  words.push(...headers.map((header) => `-H ${header}`));
+  if (body !== undefined) words.push("-d", quoted(JSON.stringify(body)));
+  return words.join(" ");
+}
+
+/** Copies the text of an element, or selects it where the browser does not let the page copy. */
+async function copy(node) {
+  try {
+    await navigator.clipboard.writeText(node.textContent);
+    announce("The command is copied.");
+  } catch {
+    getSelection().selectAllChildren(node);
+  }
+}
+
+/** An entry and its link in the index. `title` makes the children of both. */
+function entry(id, title, sub, words, make) {
+  const link = element("a", { href: `#${id}` }, title());
+  const node = folded({ class: "entry", id }, [element("h3", {}, title()), element("span", { class: "sub" }, prose(sub))], make);
+  node.firstChild.addEventListener("click", () => node.open || history.replaceState(null, "", `#${id}`));
+  entries.push({ words: [id, sub, ...words].join(" ").toLowerCase(), node, link });
+  return [node, link];
+}
+
+function group(title, description, made) {
+  ["operations", "index"].forEach((place, at) => part(place).append(element("section", {},
+    element("h2", {}, title), at ? [] : paragraphs(description), made.map((one) => one[at]))));
+}
+
+/** The media types of a body or a reply, with their examples. */
+function contents(content = {}) {
+  return element("ul", { class: "members" }, Object.entries(content).map(([type, { schema = {}, example, "x-item-schema": item }]) => {
+    const row = schemas.row(type, schema, item ? [`each ${kind(item)}`] : []);
+    row.append(...item ? schemas.inner(item) : [], ...example === undefined ? [] : [folded({}, "example", () => box(typeof example === "string" ? example : JSON.stringify(example, null, 1), "Example"))]);
+    return row;
+  }));
+}
+
+/** All of an operation that its heading does not say. */
+function details(one, port) {
+  const { operation, parameters } = one;
+  const line = box(command(one, port), "Command");
+  const section = (title, ...children) => [element("h4", {}, title), children];
+  return [
+    paragraphs(operation.description),
+    section("Command", line, element("button", { type: "button", onclick: () => copy(line) }, "Copy")),
+    parameters.length ? section("Parameters", element("ul", { class: "members" }, parameters.map(({ name, in: place, required, schema, description }) =>
+      schemas.row(name, schema, [place, ...required ? ["required"] : []], description)))) : [],
+    operation.requestBody ? section("Body", contents(operation.requestBody.content)) : [],
+    section("Replies", element("ul", { class: "members" }, Object.entries(operation.responses).map(([status, reply]) => {
+      const { description, content } = schemas.resolve(reply);
+      return element("li", {}, element("code", {}, status), " ", prose(description), contents(content));
+    }))),
+  ];
+}
+
+/** Opens what the address names. */
+function follow() {
+  const node = part(location.hash.slice(1));
+  if (!node?.matches(".entry")) return;
+  filter(part("filter").value = "");
+  node.open = true;
+  node.scrollIntoView();
+  node.firstChild.focus({ preventScroll: true });
+}
+
+/** Shows the entries that have all words. */
+function filter(text) {
+  const wanted = text.toLowerCase().split(/\s+/);
+  for (const { words, node, link } of entries) node.hidden = link.hidden = !wanted.every((word) => words.includes(word));
+  for (const section of document.querySelectorAll("#api section")) section.hidden = ![...section.querySelectorAll(".entry, a")].some((one) => !one.hidden);
+  announce(text ? `${entries.filter(({ node }) => !node.hidden).length} of ${entries.length}` : "");
+}
+
+/** Shows the document. `port` is the reply about the data port, or null if it needs a token. */
+function draw(api, port) {
+  schemas = new Schemas(api);
+  const control = { base: location.origin, key: port ? null : "TOKEN" };
+  const data = ([{ url, variables }]) => ({ base: port?.url ?? url.replace(/{(\w+)}/, (_, name) => variables[name].default), key: port?.needs_key === false ? null : "KEY" });
+  const operations = Object.entries(api.paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => ({
+    method, path, operation: item[method], servers: item.servers, parameters: (item[method].parameters ?? []).map((one) => schemas.resolve(one)),
+  })));
+  part("where").textContent = `tokentap ${api.info.version} · ${amount(operations.length, "operation")}`;
+  part("operations").append(...paragraphs(api.info.description));
+  for (const { name, description } of api.tags) {
+    group(name, description, operations.filter(({ operation }) => operation.tags[0] === name).map((one) => {
+      const { method, path, operation, parameters, servers } = one;
+      return entry(operation.operationId, () => [element("span", { class: "method" }, method.toUpperCase()), ` ${path}`], operation.summary,
+        [method, path, operation.description, ...parameters.map((parameter) => parameter.name)], () => details(one, servers ? data(servers) : control));
+    }));
+  }
+  group("Schemas", "", Object.entries(api.components.schemas).map(([name, schema]) => entry(`schema-${name}`, () => [name], "", [schema.description], () => schemas.body(schema))));
+}
+
+async function open() {
+  showTheme();
+  part("theme").addEventListener("click", () => nextTheme());
+  part("filter").addEventListener("input", () => filter(part("filter").value));
+  addEventListener("hashchange", follow);
+  addEventListener("keydown", (event) => {
+    if (event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "t") nextTheme();
+    if (event.key !== "/") return;
+    event.preventDefault();
+    part("filter").focus();
+  });
+  // the header keeps both out of the access log
+  const headers = { "x-tokentap-viewer": "page" };
+  const [api, port] = await Promise.all(["/openapi.json", "/v1/data-port"].map((path) => fetch(path, { headers }).then((answer) => (answer.ok ? answer.json() : null))));
+  draw(api, port);
+  follow();
+}
+
+open().catch((error) => announce(`The document cannot be shown: ${error.message}`));

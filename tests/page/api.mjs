@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The view of the OpenAPI document: all operations and schemas, filter, links, commands that a shell runs, and a document that is hostile.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { join } from "node:path";
+import { promisify } from "node:util";
+
+import { audit, opened } from "./browser.mjs";
+import { demo } from "./lamp.mjs";
+
+const run = promisify(execFile);
+const METHODS = ["get", "put", "post", "delete", "patch"];
+const PATH = "/page/openapi.html";
+
+/** Runs a command line as a person does who pastes it. */
+async function pasted(line, env = {}) {
+  const { stdout } = await run("bash", ["-c", line], { env: { ...process.env, ...env } });
+  return JSON.parse(stdout);
+}
+
+const opens = (page, id) => page.evaluate((to) => { location.hash = to; }, id).then(() => page.waitForSelector(`[id="${id}"][open] > div`));
+const commandOf = (page, id) => page.textContent(`#${id} [aria-label=Command]`);
+
+/** Opens all folded parts, with what they contain, down to this depth; returns their number. */
+async function unfold(page, depth) {
+  for (let level = 0; level < depth; level++) {
+    await page.evaluate(async () => {
+      for (const node of document.querySelectorAll("#operations details:not([open])")) node.open = true;
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    });
+  }
+  return page.locator("#operations details[open]").count();
+}
+
+/** Everything that the document has is shown. */
+async function isComplete(page, api) {
+  const operations = Object.entries(api.paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => ({ path, method, ...item[method] })));
+  const names = Object.keys(api.components.schemas);
+  const ids = await page.evaluate(() => [...document.querySelectorAll(".entry")].map((node) => node.id));
+  assert.deepEqual([...ids].sort(), [...operations.map((one) => one.operationId), ...names.map((name) => `schema-${name}`)].sort());
+  assert.deepEqual(await page.evaluate(() => [...document.querySelectorAll("#index a")].map((node) => node.hash.slice(1))), ids);
+  const parts = await unfold(page, 4);
+  const shown = await page.evaluate(() => Object.fromEntries([...document.querySelectorAll(".entry")].map((node) => [node.id, node.innerText])));
+  const resolve = (value) => (value.$ref ? value.$ref.split("/").slice(1).reduce((found, name) => found[name], api) : value);
+  for (const one of operations) {
+    const text = shown[one.operationId];
+    assert.ok(text.startsWith(`${one.method.toUpperCase()} ${one.path}`), text.slice(0, 80));
+    const plain = (words) => words.replaceAll("`", "").split("\n\n")[0];
+    for (const words of [one.summary, one.description ?? ""]) assert.ok(text.includes(plain(words)), `${one.operationId}: ${words}`);
+    for (const parameter of one.parameters ?? []) assert.ok(text.includes(`${resolve(parameter).name} `), `${one.operationId}: ${parameter.name}`);
+    for (const [status, reply] of Object.entries(one.responses)) assert.ok(text.includes(`${status} ${plain(resolve(reply).description)}`), `${one.operationId}: ${status}`);
+    for (const type of Object.keys(one.requestBody?.content ?? {})) assert.ok(text.includes(type), `${one.operationId}: ${type}`);
+  }
+  for (const name of names) {
+    for (const member of Object.keys(api.components.schemas[name].properties ?? {})) assert.ok(shown[`schema-${name}`].includes(`${member} `), `${name}.${member}`);
+  }
+  return [operations.length, names.length, parts];
+}
+
+/** A schema that contains itself, and texts that are markup, are shown as they are. */
+async function isSafe(tap) {
+  const markup = "<img src=x onerror=alert(1)><script>alert(2)</script>";
+  const node = { type: "object", description: markup, properties: { children: { type: "array", items: { $ref: "#/components/schemas/Node" } }, [markup]: { type: "string" } } };
+  const { page, context, faults } = await opened(tap.control, { at: PATH });
+  await page.route("**/openapi.json", (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify({
+    openapi: "3.1.1", info: { version: markup, description: markup }, tags: [{ name: "Tag", description: markup }],
+    paths: { "/x": { get: { operationId: "x", tags: ["Tag"], summary: markup, parameters: [{ name: "q", in: "query", schema: {}, example: "' $(exit 3) \"" }], responses: { 200: { description: markup, content: { "application/json": { schema: { $ref: "#/components/schemas/Node" } } } } } } } },
+    components: { schemas: { Node: node } },
+  }) }));
+  await page.reload();
+  await page.waitForSelector("#schema-Node");
+  const counts = [];
+  for (const depth of [1, 2, 3, 4]) counts.push(await unfold(page, 1) && depth && await page.locator("#schema-Node details").count());
+  assert.ok(counts.every((count, at) => count === at + 1), `each level has one more part: ${counts}`);
+  assert.equal(await page.evaluate(() => document.querySelectorAll("main img, main script, #where img").length), 0);
+  assert.ok((await page.innerText("#operations")).includes(markup));
+  // a shell takes quotes and commands in a value as text
+  const { stdout } = await run("bash", ["-c", (await commandOf(page, "x")).replace("curl -s", "printf %s")]);
+  assert.equal(stdout, `${tap.control}/x?q='%20%24(exit%203)%20%22`);
+  assert.deepEqual(faults, []);
+  await context.close();
+}
+
+export async function api() {
+  const seen = [];
+  for (const [theme, isPhone, flags] of [["light", false, []], ["dark", true, ["--control-token", "secret"]]]) {
+    const tap = await demo(flags);
+    try {
+      // the view asks for no token: without one, the address of the data port is the one in the document
+      const { page, context, faults } = await opened(tap.control, { at: flags.length ? PATH : "/", theme, isPhone, viewport: { width: 1240, height: 800 }, expected: (text) => flags.length && text.includes("401") });
+      if (!flags.length) await page.click("header a.button");
+      await page.waitForSelector("#schema-Session");
+      assert.equal(new URL(page.url()).pathname, PATH);
+      const document = await page.evaluate(() => fetch("/openapi.json").then((answer) => answer.json()));
+      const { reported } = await audit(page);
+      assert.deepEqual(reported, [], reported.join("\n"));
+      if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `api-${theme}.png`) });
+
+      // a link opens an operation, moves the focus to it, and stays in the address
+      await opens(page, "listSessions");
+      assert.equal(await page.evaluate(() => globalThis.document.activeElement.closest(".entry").id), "listSessions");
+      assert.ok(await page.isVisible("#listSessions > div"));
+      await page.keyboard.press("Enter");
+      assert.equal(await page.getAttribute("#listSessions", "open"), null);
+      await page.keyboard.press("Enter");
+      if (flags.length) {
+        assert.match(await commandOf(page, "listSessions"), /^curl -s '.*limit=2' -H "Authorization: Bearer \$TOKEN"$/);
+      } else {
+        await opens(page, "generate");
+        const reply = await pasted(await commandOf(page, "generate"));
+        assert.equal(reply.meta_info.output_token_entropy.length, 4);
+      }
+      const listed = await pasted(await commandOf(page, "listSessions"), { TOKEN: "secret" });
+      assert.deepEqual(listed.sessions.map(({ session }) => session), flags.length ? [] : ["run-1"]);
+      await opens(page, "livez");
+      assert.ok(!(await commandOf(page, "livez")).includes("TOKEN"), "a probe needs no token");
+
+      await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+      await page.click("#listSessions button");
+      await page.waitForFunction(() => globalThis.document.getElementById("status").textContent.includes("copied"));
+      assert.equal(await page.evaluate(() => navigator.clipboard.readText()), await commandOf(page, "listSessions"));
+      await page.evaluate(() => { navigator.clipboard.writeText = () => Promise.reject(new Error("refused")); });
+      await page.click("#listSessions button");
+      await page.waitForFunction(() => getSelection().toString().startsWith("curl -s"));
+
+      await page.evaluate(() => globalThis.document.activeElement.blur());
+      await page.keyboard.press("/");
+      await page.keyboard.type("Teacher Scores");
+      const visible = await page.evaluate(() => [...globalThis.document.querySelectorAll(".entry:not([hidden])")].map((node) => node.id));
+      assert.ok(visible.includes("scoreByTeacher") && !visible.includes("livez") && visible.length < 20, visible.join());
+      assert.equal(await page.textContent("#status"), `${visible.length} of ${await page.locator(".entry").count()}`);
+      assert.equal(await page.locator("#index a:visible").count(), visible.length);
+      await page.fill("#filter", "zzzz teacher");
+      assert.equal(await page.locator("#api section:visible").count(), 0);
+      // a link to an operation that the filter hides shows it
+      await opens(page, "exportSamples");
+      assert.equal(await page.inputValue("#filter"), "");
+      if (process.env.PICTURES) await page.screenshot({ path: join(process.env.PICTURES, `api-operation-${theme}.png`) });
+
+      const shown = await page.evaluate(() => globalThis.document.documentElement.dataset.theme);
+      await page.click("#theme");
+      assert.notEqual(await page.evaluate(() => globalThis.document.documentElement.dataset.theme), shown);
+      seen.push(await isComplete(page, document));
+      if (isPhone) assert.ok(await page.evaluate(() => globalThis.document.documentElement.scrollWidth <= innerWidth), "nothing is wider than the screen");
+      const { reported: all } = await audit(page);
+      assert.deepEqual(all, [], all.join("\n"));
+      assert.deepEqual(faults, []);
+      await context.close();
+      if (!flags.length) await isSafe(tap);
+    } finally {
+      await tap.stop();
+    }
+  }
+  const [operations, schemas, parts] = seen[0];
+  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; a schema in itself, markup, axe with all open, wide and phone`;
+}
