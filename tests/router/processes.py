@@ -74,8 +74,10 @@ class Processes:
     def demo(self, name, *flags):
         """`tokentap demo`: its engine, data port and control port."""
         log = self.start(name, [self.tokentap, "demo", "--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", *flags])
-        text = until(f"{name} is ready", lambda: "Metrics:" in log.read_text() and log.read_text())
-        engine = re.search(r'the upstream answers.*upstream="?(http://[0-9.:]+)', text)[1]
+        upstream = re.compile(r'the upstream answers.*upstream="?(http://[0-9.:]+)')
+        # either may come first
+        text = until(f"{name} is ready", lambda: "Metrics:" in (text := log.read_text()) and upstream.search(text) and text)
+        engine = upstream.search(text)[1]
         data = re.search(r"curl -s (http://[0-9.:]+)/generate", text)[1]
         control = re.search(r"Metrics: (http://[0-9.:]+)/metrics", text)[1]
         return engine, data, control
