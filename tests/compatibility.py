@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 RECORDS, PAGE = HERE / "compatibility.json", ROOT / "docs/compatibility.md"
 # what tokentap is made of; a commit to tests or docs does not change what was tested
-PRODUCT = ["src", "cuda", "proto", "python/tokentap", "python/tokentap-sglang", "deploy", ":!deploy/check*", "Cargo.toml", "Cargo.lock"]
+PRODUCT = ["src", "cuda", "proto", "python", "deploy", "Cargo.toml", "Cargo.lock", ":!*.md", ":!python/*/tests", ":!deploy/check*"]
 
 # only for this import: programs that import this module have other modules of the same names
 sys.path.insert(0, str(HERE / "clients"))
