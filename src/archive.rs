@@ -40,6 +40,17 @@ pub enum ArchiveError {
         /// The error message.
         cause: String,
     },
+    /// A stored manifest has another version of the archive's layout. This build adds nothing after it.
+    #[error(
+        "{name} has archive_version {found}, and this build reads and writes {}: use the build that wrote it, or give this one another URI",
+        manifest::ARCHIVE_VERSION
+    )]
+    OtherVersion {
+        /// The name of the object.
+        name: String,
+        /// Its version.
+        found: u64,
+    },
     /// The source cannot be read.
     #[error("finished paths cannot be read: {0}")]
     Source(String),

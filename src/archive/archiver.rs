@@ -301,7 +301,7 @@ impl<S: FinishedSource> Worker<'_, S> {
 
     /// Repeats an operation until it succeeds, with pauses that grow. Each failure is counted; the first one and every tenth are logged. Once
     /// it is stopping, a source that fails [`FINAL_ATTEMPTS`] times ends it with `None`: the source keeps the paths, and any process archives
-    /// them later.
+    /// them later. So does a manifest of another version, after which this build writes nothing.
     async fn retry<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         step: &'static str,
@@ -320,7 +320,7 @@ impl<S: FinishedSource> Worker<'_, S> {
             }
             let pause = (FIRST_PAUSE * (1 << failures.min(6))).min(LONGEST_PAUSE);
             failures += 1;
-            if *stop.borrow() && matches!(error, ArchiveError::Source(_)) {
+            if *stop.borrow() && matches!(error, ArchiveError::Source(_) | ArchiveError::OtherVersion { .. }) {
                 final_attempts += 1;
                 if final_attempts == FINAL_ATTEMPTS {
                     return None;

@@ -42,6 +42,12 @@ pub struct Manifest {
     pub missed: Vec<MissedPaths>,
 }
 
+/// The member that manifests of all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    archive_version: u64,
+}
+
 /// A Parquet file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFile {
@@ -111,11 +117,13 @@ impl Manifest {
     /// Reads the object with this name.
     pub(super) fn read(name: &str, content: &[u8]) -> Result<Self, ArchiveError> {
         let broken = |cause: String| ArchiveError::Manifest { name: name.to_owned(), cause };
-        let manifest: Self = serde_json::from_slice(content).map_err(|error| broken(error.to_string()))?;
-        if manifest.archive_version != ARCHIVE_VERSION {
-            let version = manifest.archive_version;
-            return Err(broken(format!("archive_version is {version}; this tokentap reads {ARCHIVE_VERSION}")));
+        // another version may have other members
+        if let Ok(Versioned { archive_version: found }) = serde_json::from_slice(content)
+            && found != u64::from(ARCHIVE_VERSION)
+        {
+            return Err(ArchiveError::OtherVersion { name: name.to_owned(), found });
         }
+        let manifest: Self = serde_json::from_slice(content).map_err(|error| broken(error.to_string()))?;
         if manifest.name() != name {
             return Err(broken(format!("its members give it the name {}", manifest.name())));
         }

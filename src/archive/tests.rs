@@ -322,7 +322,7 @@ async fn verify_reports_missing_and_damaged_objects() {
     let at = |name: &str| Location::from(format!("a/prefix/{name}"));
     let problems: BTreeMap<&str, String> = {
         let mut found = BTreeMap::new();
-        for fault in ["file", "content", "manifest", "first", "twice", "rows", "json"] {
+        for fault in ["file", "content", "manifest", "first", "twice", "rows", "json", "version"] {
             let inner = Arc::new(InMemory::new());
             let (storage, manifests) = three_manifests(&inner).await;
             let file = at(&manifests[1].files[0].path);
@@ -332,6 +332,10 @@ async fn verify_reports_missing_and_damaged_objects() {
                 "manifest" => inner.delete(&at(&manifests[1].name())).await.unwrap(),
                 "first" => inner.delete(&at(&manifests[0].name())).await.unwrap(),
                 "json" => drop(inner.put(&at(&manifests[1].name()), "{}".into()).await.unwrap()),
+                "version" => {
+                    let later = r#"{"archive_version": 2, "files": {}}"#;
+                    drop(inner.put(&at(&manifests[1].name()), later.into()).await.unwrap());
+                }
                 _ => {
                     let mut changed = manifests[1].clone();
                     match fault {
@@ -353,6 +357,10 @@ async fn verify_reports_missing_and_damaged_objects() {
         ("twice", "is archived twice"),
         ("rows", "rows is 2, and the files have 1"),
         ("json", "is not a manifest"),
+        (
+            "version",
+            "00000000000000000001.json has archive_version 2, and this build reads and writes 1: use the build",
+        ),
     ] {
         assert!(problems[fault].contains(part), "{fault}: {:?}", problems[fault]);
     }

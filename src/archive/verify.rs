@@ -48,7 +48,7 @@ pub async fn verify(storage: &Storage, mut progress: impl FnMut(&Verification)) 
                     manifest
                 }
                 Ok(None) => break,
-                Err(error @ ArchiveError::Manifest { .. }) => {
+                Err(error @ (ArchiveError::Manifest { .. } | ArchiveError::OtherVersion { .. })) => {
                     found.problems.push(error.to_string());
                     continue;
                 }

@@ -122,17 +122,21 @@ def _encode(positions: dict[str, list[str]]) -> str:
 
 
 def _decode(cursor: str) -> dict[str, list[str]]:
+    unknown = ValueError(f"since: {cursor!r} is not a cursor of a dataset")
     try:
         value = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        chains: dict[str, list[str]] = {
-            str(name): [str(after), str(last)] for name, (after, last) in value["chains"].items()
-        }
         version = value["version"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"since: {cursor!r} is not a cursor of a dataset") from None
+    except (ValueError, KeyError, TypeError):
+        raise unknown from None
+    # another version may have other members
     if version != 1:
-        raise ValueError(f"since: the cursor has version {version}, and this module reads 1")
-    return chains
+        raise ValueError(
+            f"since: the cursor has version {version}, and this module reads 1: use the tokentap-sidecar that made it"
+        )
+    try:
+        return {str(name): [str(after), str(last)] for name, (after, last) in value["chains"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise unknown from None
 
 
 def _manifest(storage: _Storage, name: str) -> Json | None:
@@ -142,7 +146,10 @@ def _manifest(storage: _Storage, name: str) -> Json | None:
     manifest: Json = json.loads(content)
     if manifest["archive_version"] != ARCHIVE_VERSION:
         version = manifest["archive_version"]
-        raise ValueError(f"{name} has archive_version {version}, and this module reads {ARCHIVE_VERSION}")
+        raise ValueError(
+            f"{name} has archive_version {version}, and this module reads {ARCHIVE_VERSION}: use the tokentap-sidecar "
+            "of the build that wrote it"
+        )
     return manifest
 
 
