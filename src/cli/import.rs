@@ -41,7 +41,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
     let directory = Directory::lock(&Options::new(&args.data_dir)).map_err(|error| format!("--data-dir: {error}"))?;
     let (source, mut counts) = (Sessions::new(StoreLimits::UNLIMITED), ImportCounts::default());
     let progress = Progress::bytes("reading the log", Some(directory.bytes()));
-    let (found, _guard) = directory.read(|bytes, record| {
+    let read = directory.read(|bytes, record| {
         progress.set(bytes);
         counts.evicted += usize::from(matches!(
             record,
@@ -51,6 +51,7 @@ pub async fn run(args: &ImportArgs) -> Result<bool, String> {
         source.restore(record);
     });
     progress.clear();
+    let (found, _guard) = read.map_err(|error| format!("--data-dir: {error}"))?;
     check_log(&args.data_dir, &found)?;
     let timeout = options.timeout;
     let ledger = Valkey::new(options, Arc::new(NoValkeyObserver));
@@ -112,11 +113,5 @@ pub(super) fn check_log(dir: &Path, found: &ReplaySummary) -> Result<(), String>
     }
     found.torn.iter().for_each(|torn| tracing::warn!(%torn, "not all of the log can be read"));
     found.damaged.iter().for_each(|damaged| tracing::warn!(%damaged, "not all of the log can be read"));
-    if found.unknown > 0 {
-        tracing::warn!(
-            records = found.unknown,
-            "the log holds records that this build cannot read, which are left out"
-        );
-    }
     Ok(())
 }

@@ -178,7 +178,7 @@ mod tests {
             (
                 ServerFacts { description: Description::Unusable(unusable()), ..facts() },
                 1,
-                "FAIL  ledger       h:1: the ledger has the schema 9, and this build reads and writes the schema 8",
+                "FAIL  ledger       h:1: the key tt:meta has the schema 9, and this build reads and writes the schema 8",
             ),
         ];
         for (facts, wanted, line) in cases {

@@ -90,6 +90,18 @@ pub enum OpenError {
         /// Its schema.
         found: u64,
     },
+    /// A file has intact records that this build cannot read. It stays as it is.
+    #[error(
+        "{} has {records} intact records that this build cannot read: export it with the build that wrote it \
+         (tokentap export --data-dir), and give this one another folder",
+        path.display()
+    )]
+    UnknownRecords {
+        /// The first such file.
+        path: PathBuf,
+        /// The number of such records of all files.
+        records: u64,
+    },
     /// A file operation failed.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
@@ -144,7 +156,7 @@ impl Log {
     /// full, the log is [degraded](Health::Degraded).
     ///
     /// # Errors
-    /// When another process uses the directory, the log has another schema, or the directory cannot be created, locked or listed.
+    /// When another process uses the directory, this build cannot read the log, or the directory cannot be created, locked or listed.
     pub fn open(options: &Options, mut each: impl FnMut(LogRecord)) -> Result<(Self, ReplaySummary), OpenError> {
         let opened = Directory::lock(options)?.open(&mut |_, record| {
             record.into_iter().for_each(&mut each);
@@ -576,6 +588,34 @@ mod tests {
             }
             assert_eq!((files(&dir), std::fs::read_to_string(&path).unwrap()), (before, other));
         }
+    }
+
+    #[tokio::test]
+    async fn log_with_an_unknown_record_is_refused_and_stays_as_it_is() {
+        let dir = tempdir().unwrap();
+        open(&options(&dir)).0.append(finished(0)).await.unwrap();
+        let path = files(&dir).remove(0);
+        let mut bytes = std::fs::read(&path).unwrap();
+        // a kind of record that this build does not have
+        let (kind, payload) = (9_u8, b"of a later build");
+        bytes.extend_from_within(segment::FIRST_LINE as usize..segment::FIRST_LINE as usize + 8);
+        bytes.extend((payload.len() as u32).to_le_bytes());
+        bytes.extend(crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload).to_le_bytes());
+        bytes.push(kind);
+        bytes.extend(payload);
+        std::fs::write(&path, &bytes).unwrap();
+        let imported = Directory::lock(&options(&dir)).unwrap().read(|_, _| ());
+        let errors = [
+            Log::open(&options(&dir), |_| ()).map(drop).unwrap_err(),
+            read(dir.path(), |_, _| ()).map(drop).unwrap_err(),
+            imported.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            let line = error.to_string();
+            let expected = format!("{} has 1 intact records that this build cannot read: export it", path.display());
+            assert!(line.starts_with(&expected), "{line}");
+        }
+        assert_eq!((files(&dir).len(), std::fs::read(&path).unwrap()), (1, bytes));
     }
 
     #[tokio::test]

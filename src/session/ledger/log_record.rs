@@ -112,12 +112,19 @@ mod tests {
 
     #[test]
     fn records_of_the_process_survive_encoding() {
-        for record in [
+        let records = [
             ProcessRecord::Epoch { number: 3, version: Some("three".into()) },
             ProcessRecord::Epoch { number: u64::MAX, version: None },
             ProcessRecord::AdapterEpoch { number: 7 },
             ProcessRecord::Settled { session: "s".into() },
-        ] {
+        ];
+        let first: Vec<Vec<u8>> = records
+            .iter()
+            .map(|record| postcard::to_allocvec(record).unwrap())
+            .map(|bytes| bytes[..2].into())
+            .collect();
+        assert_eq!(first, [[0, 3], [0, 255], [1, 7], [2, 1]], "a new layout needs a new SCHEMA");
+        for record in records {
             let (record, mut bytes) = (LogRecord::from(record), Vec::new());
             record.encode(&mut bytes).unwrap();
             assert_eq!(LogRecord::decode(record.kind(), &bytes), Some(record.clone()));

@@ -53,8 +53,8 @@ pub enum LedgerError {
     Refused(Arc<str>),
     /// The ledger has another schema than this build, which changes nothing in it.
     #[error(
-        "the ledger has the schema {0}, and this build reads and writes the schema {SCHEMA}: export it with the build that wrote it, and \
-         give this one another ledger"
+        "the key tt:meta has the schema {0}, and this build reads and writes the schema {SCHEMA}: export the sessions with the build that \
+         wrote them, and give this one another ledger"
     )]
     OtherSchema(Arc<str>),
     /// The ledger holds data that this build cannot read.

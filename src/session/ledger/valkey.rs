@@ -622,7 +622,7 @@ fn meta(answer: &Value) -> Result<Arc<str>, LedgerError> {
     }
     if *partitions != PARTITIONS.to_string() {
         return Err(unreadable(format!(
-            "the key tt:meta has {partitions} partitions, and this build has {PARTITIONS}"
+            "the key tt:meta has {partitions} partitions, and this build has {PARTITIONS}: give it another ledger"
         )));
     }
     Ok(fleet)

@@ -85,8 +85,8 @@ async fn ledger_of_another_schema_is_refused_at_start_and_stays_as_it_is() {
     let done = output(&args.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let text = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(1), "{text}");
-    let line = "tokentap: --ledger: the ledger has the schema 1, and this build reads and writes the schema 8: export it with the build \
-                that wrote it, and give this one another ledger";
+    let line = "tokentap: --ledger: the key tt:meta has the schema 1, and this build reads and writes the schema 8: export the sessions \
+                with the build that wrote them, and give this one another ledger";
     assert_eq!(text.lines().last(), Some(line), "{text}");
     assert_eq!(server.ask(&["DEBUG", "DIGEST"]), before, "nothing is written to it");
 }

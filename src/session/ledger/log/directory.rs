@@ -47,12 +47,15 @@ impl Directory {
 
     /// Calls `each` with the number of bytes read so far and every record, in the order they were written. Writes nothing. The directory is locked until the returned guard is
     /// dropped. Blocks.
-    pub fn read(self, mut each: impl FnMut(u64, LogRecord)) -> (ReplaySummary, DirectoryGuard) {
+    ///
+    /// # Errors
+    /// When this build cannot read a record.
+    pub fn read(self, mut each: impl FnMut(u64, LogRecord)) -> Result<(ReplaySummary, DirectoryGuard), OpenError> {
         let found = replay(&self.segments, &mut |bytes, record| {
             record.into_iter().for_each(|record| each(bytes, record));
             ControlFlow::Continue(())
         });
-        (found, DirectoryGuard { _lock: self.lock })
+        Ok((found.check_records()?, DirectoryGuard { _lock: self.lock }))
     }
 
     /// The size of its files in bytes.
@@ -65,7 +68,7 @@ impl Directory {
     /// appending. Returns `None` if `restore` breaks; nothing is written then. Blocks.
     ///
     /// # Errors
-    /// When the writer cannot be started.
+    /// When this build cannot read a record, or the writer cannot be started. Nothing is written then.
     pub fn open(
         self,
         restore: &mut dyn FnMut(u64, Option<LogRecord>) -> ControlFlow<()>,
@@ -79,6 +82,7 @@ impl Directory {
         if interrupted {
             return Ok(None);
         }
+        let found = found.check_records()?;
         let log = Log::start(self, found.store, disk::files(), RETRY)?;
         Ok(Some((log, found)))
     }

@@ -20,8 +20,10 @@ use crate::session::ledger::{LogRecord, SCHEMA};
 pub struct ReplaySummary {
     /// Records that were read.
     pub records: u64,
-    /// Records that this build cannot read, and skipped.
+    /// Intact records that this build cannot read.
     pub unknown: u64,
+    /// The first file with such a record.
+    pub unknown_in: Option<PathBuf>,
     /// Files.
     pub segments: u64,
     /// Their bytes.
@@ -70,6 +72,15 @@ impl ReplaySummary {
         torn + self.damaged.iter().map(|damaged| damaged.regions).sum::<u64>()
     }
 
+    /// Refuses a log with intact records that this build cannot read. Another build wrote them, and a turn that follows them would take their
+    /// numbers.
+    pub(super) fn check_records(self) -> Result<Self, OpenError> {
+        match &self.unknown_in {
+            Some(path) => Err(OpenError::UnknownRecords { path: path.clone(), records: self.unknown }),
+            None => Ok(self),
+        }
+    }
+
     fn damage(&mut self, path: &Path, offset: u64, bytes: u64, reason: &'static str) {
         match self.damaged.last_mut().filter(|damaged| damaged.path == path) {
             Some(damaged) => {
@@ -102,7 +113,7 @@ impl fmt::Display for TornFile {
 /// While another tokentap writes to the log, the last file may look truncated.
 ///
 /// # Errors
-/// When the directory cannot be listed, or the log has another schema.
+/// When the directory cannot be listed, or this build cannot read the log.
 pub fn read(dir: &Path, mut each: impl FnMut(u64, LogRecord)) -> Result<ReplaySummary, OpenError> {
     let failed = |cause| OpenError::new("read", dir, cause);
     let segments = Segment::list(dir).map_err(failed)?;
@@ -111,7 +122,7 @@ pub fn read(dir: &Path, mut each: impl FnMut(u64, LogRecord)) -> Result<ReplaySu
         record.into_iter().for_each(|record| each(bytes, record));
         ControlFlow::Continue(())
     });
-    Ok(found)
+    found.check_records()
 }
 
 /// Refuses files of another schema.
@@ -263,7 +274,10 @@ impl ReplaySummary {
                 self.records += 1;
                 return Some(record);
             }
-            SegmentEntry::Unknown | SegmentEntry::Frame(..) => self.unknown += 1,
+            SegmentEntry::Unknown | SegmentEntry::Frame(..) => {
+                self.unknown += 1;
+                self.unknown_in.get_or_insert_with(|| segment.path.clone());
+            }
             SegmentEntry::Damage { offset, bytes, reason } => self.damage(&segment.path, offset, bytes, reason),
         }
         None
