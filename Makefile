@@ -1,5 +1,5 @@
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
-.PHONY: help test bench pauses real real-calls real-columns real-teacher real-logprobs real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openapi openai clients agents agents-latest suites fleet mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page page-many notebook faults wire fuzz load soak
+.PHONY: help test bench pauses real real-calls real-columns real-teacher real-logprobs real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openapi openai clients agents agents-latest suites fleet upgrade mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page page-many notebook faults wire fuzz load soak
 
 # the scripts of tests with third-party software record for docs/compatibility.md that they passed
 export RECORD_PASSED := 1
@@ -133,6 +133,9 @@ suites: ## conformance tests of llama.cpp for Messages and Responses; with SGLAN
 fleet: ## three tokentaps on a real Valkey with faults: SEEDS=1-20, T=40 seconds, TOPOLOGY=single,replica,..., FAULTS=NAME,..., S3=1 for a bucket whose requests fail (two hours, a package registry)
 	cargo build
 	TOKENTAP=$(CURDIR)/target/debug/tokentap bash tests/fleet/run.sh
+
+upgrade: ## an earlier build and this one on the same log, archive and ledger, one after the other and side by side: OLD=program or git revision (a minute; 10 for a revision; a package registry)
+	bash tests/upgrade/run.sh
 
 mutants: ## faults in the code of shared sessions, which the simulation must find (an hour)
 	python3 tests/simulation/mutants.py

@@ -46,7 +46,7 @@ impl Archive {
 }
 
 /// The manifests of an archive by their names, and the names without the ids of stores.
-fn manifests(archive: &Path) -> Vec<(String, Value)> {
+pub fn manifests(archive: &Path) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for store in folder(&archive.join("manifest")) {
         for part in folder(&store) {
@@ -61,7 +61,7 @@ fn manifests(archive: &Path) -> Vec<(String, Value)> {
 }
 
 /// The rows of the files that manifests name, in their order.
-fn rows_of(archive: &Path) -> Vec<Value> {
+pub fn rows_of(archive: &Path) -> Vec<Value> {
     let manifests = manifests(archive);
     let files = manifests.iter().flat_map(|(_, manifest)| manifest["files"].as_array().unwrap());
     files.flat_map(|file| rows(&archive.join(file["path"].as_str().unwrap()))).collect()

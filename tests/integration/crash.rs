@@ -35,8 +35,11 @@ pub(crate) struct StandaloneEngine {
 
 impl StandaloneEngine {
     pub(crate) async fn start() -> Self {
+        Self::start_with(EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() }).await
+    }
+
+    pub(crate) async fn start_with(options: EngineOptions) -> Self {
         let (stop, stopped) = watch::channel(Phase::Serving);
-        let options = EngineOptions { streaming: Streaming::Incremental, ..EngineOptions::default() };
         let engine = Engine::new(options);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

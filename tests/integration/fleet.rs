@@ -5,10 +5,10 @@
 mod check;
 mod columns;
 mod images;
-mod import;
+pub mod import;
 mod policy;
 mod scores;
-mod server;
+pub mod server;
 
 use std::net::SocketAddr;
 

@@ -91,5 +91,6 @@ mod token_columns;
 mod toy_api;
 mod traces;
 mod truth;
+mod upgrade;
 mod weights;
 mod wire;

@@ -52,7 +52,7 @@ async fn read(control: SocketAddr) -> Vec<Vec<u8>> {
 }
 
 /// Records sessions with branches, rewards, frozen versions, finished paths, an incomplete mark and a deletion.
-async fn record(binary: &Binary) {
+pub(crate) async fn record(binary: &Binary) {
     let (data, control) = (binary.data, binary.control);
     let first = generate_turn(data, "branched", &[1, 2, 3], "").await;
     let sampled: Vec<u32> = serde_json::from_value(first["output_ids"].clone()).unwrap();

@@ -3,10 +3,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+/// The name of a dump in the folder of a server.
+const DUMP: &str = "dump.rdb";
+
 /// The server. It is killed when it is dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     binary: String,
     child: Child,
     port: u16,
@@ -16,48 +20,68 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts a server; `None` if `VALKEY_SERVER` is not set.
-    pub(super) fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         Self::start_with("VALKEY_SERVER", &[])
     }
 
     /// Starts the server that the environment variable names, with options; `None` if it is not set.
-    pub(super) fn start_with(variable: &str, options: &[&str]) -> Option<Self> {
+    pub(crate) fn start_with(variable: &str, options: &[&str]) -> Option<Self> {
         let Ok(binary) = std::env::var(variable) else {
             eprintln!("skipped: {variable} is not set");
             return None;
         };
-        // the server cannot report the port that the system chose
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let folder = tempfile::tempdir().unwrap();
-        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let child = launch(&binary, port, &folder, &options);
-        Some(Self { binary, child, port, folder, options })
+        Some(Self::launched(binary, tempfile::tempdir().unwrap(), options))
     }
 
-    pub(super) fn url(&self) -> String {
+    /// Starts a server with the data of a dump; `None` if `VALKEY_SERVER` is not set.
+    pub(crate) fn start_from(dump: &Path, options: &[&str]) -> Option<Self> {
+        let Ok(binary) = std::env::var("VALKEY_SERVER") else {
+            eprintln!("skipped: VALKEY_SERVER is not set");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(dump, folder.path().join(DUMP)).unwrap();
+        Some(Self::launched(binary, folder, options))
+    }
+
+    fn launched(binary: String, folder: tempfile::TempDir, options: &[&str]) -> Self {
+        // the server cannot report the port that the system chose
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = launch(&binary, port, &folder, &options);
+        Self { binary, child, port, folder, options }
+    }
+
+    /// Writes a dump of its data, and returns the path.
+    pub(crate) fn save(&self) -> PathBuf {
+        assert!(self.ask(&["SAVE"]).starts_with("+OK"));
+        self.folder.path().join(DUMP)
+    }
+
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Kills it. Its data is lost.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts it again without data.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.child = launch(&self.binary, self.port, &self.folder, &self.options);
     }
 
     /// The number of keys of this pattern.
-    pub(super) fn keys(&self, pattern: &str) -> usize {
+    pub(crate) fn keys(&self, pattern: &str) -> usize {
         let answer = self.ask(&["KEYS", pattern]);
         let count = answer.lines().next().and_then(|line| line.strip_prefix('*')).expect("a list of keys");
         count.parse().unwrap()
     }
 
     /// The answer to a command, in the protocol.
-    pub(super) fn ask(&self, command: &[&str]) -> String {
+    pub(crate) fn ask(&self, command: &[&str]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let part = |part: &&str| format!("${}\r\n{part}\r\n", part.len());
         let parts: String = command.iter().map(part).collect();

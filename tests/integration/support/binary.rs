@@ -10,14 +10,16 @@ use tokio::sync::mpsc;
 
 use super::manual_upstream::soon;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_tokentap");
+/// The program of this build.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tokentap");
 
 /// A command line of the program, without settings from the environment.
 fn command(args: &[&str]) -> Command {
     bare(PROGRAM, args)
 }
 
-fn bare(program: &str, args: &[&str]) -> Command {
+/// A command line of another program, or of another build.
+pub fn bare(program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TOKENTAP_")) {
         command.env_remove(name);
@@ -111,6 +113,12 @@ impl Binary {
         Self::run(&mut command(&borrowed(&args))).await.probed().await
     }
 
+    /// As [`Self::with_flags`], with the program of another build.
+    pub async fn of(program: &str, upstream: SocketAddr, flags: &[&str]) -> Self {
+        let args = arguments(upstream, flags);
+        Self::run(&mut bare(program, &borrowed(&args))).await.probed().await
+    }
+
     /// Starts it with these flags; returns when its ports are open.
     pub async fn listening(upstream: SocketAddr, flags: &[&str]) -> Self {
         let args = arguments(upstream, flags);
@@ -153,6 +161,14 @@ impl Binary {
     /// Waits for the log line with this message.
     pub async fn logged(&mut self, message: &str) -> Value {
         self.logged_where(message, |line| line["message"] == message).await
+    }
+
+    /// The first log line with this message; waits for it, unless another wait has skipped it.
+    pub async fn has_logged(&mut self, message: &str) -> Value {
+        match self.skipped_lines.iter().find(|line| line["message"] == message) {
+            Some(line) => line.clone(),
+            None => self.logged(message).await,
+        }
     }
 
     /// Waits for a log line; `what` describes it.
