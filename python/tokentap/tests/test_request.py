@@ -47,6 +47,23 @@ def test_ids_are_searched_in_the_form_of_the_route(do: Either, scripted: Scripte
     assert scripted.asked[0].path == "/v1/search?q=299%2C467&case=true"
 
 
+def test_a_space_in_a_query_is_percent_encoded(do: Either, scripted: Scripted) -> None:
+    scripted.script(reply(200, '{"matches":[],"sessions":[],"next":null}'))
+    do(scripted, "search", "the sea + 1/2")
+    do(scripted, "sessions", where="task=big bench")
+    assert [asked.path for asked in scripted.asked] == [
+        "/v1/search?q=the%20sea%20%2B%201%2F2",
+        "/v1/sessions?where=task%3Dbig%20bench",
+    ]
+
+
+def test_a_text_with_a_space_is_found(do: Either, demo: Demo, session: str) -> None:
+    do(demo, "generate", "The lamp", session=session, tags={"task": f"{session} bench"}, max_new_tokens=1)
+    assert [found["session"] for found in do(demo, "sessions", where=f"task={session} bench")] == [session]
+    matches = do(demo, "search", "the lamp", where=f"task={session} bench")
+    assert {match["session"] for match in matches} == {session}
+
+
 def test_groups_are_read_page_by_page(do: Either, scripted: Scripted) -> None:
     pages = [{"groups": [{"turn": 0}, {"turn": 1}], "next": "p/2"}, {"groups": [{"turn": 2}], "next": None}]
     scripted.script(*(reply(200, json.dumps(page)) for page in pages))

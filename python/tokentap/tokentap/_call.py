@@ -85,7 +85,8 @@ def target(*parts: str, **query: object) -> str:
     texts = {True: "true", False: "false"}
     present = {name: texts[value] if isinstance(value, bool) else value for name, value in query.items()}
     present = {name: value for name, value in present.items() if value is not None}
-    return f"{path}?{urlencode(present)}" if present else path
+    # a space as `%20`, which every server decodes; some take a `+` literally
+    return f"{path}?{urlencode(present, quote_via=quote)}" if present else path
 
 
 def encoded(body: Mapping[str, object]) -> bytes:
