@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ import pytest
 from conftest import Demo, Either
 from scripted import GOOD, Scripted
 
-from tokentap._members import ALIASES, REQUEST, SAMPLING
+from tokentap import AsyncClient, Client
+from tokentap._members import ALIASES, ARGUMENTS, REQUEST, SAMPLING
 
 
 def test_sampling_parameters_are_keywords(do: Either, scripted: Scripted) -> None:
@@ -66,6 +68,35 @@ def test_a_misspelt_sampling_parameter_is_refused(do: Either, scripted: Scripted
     with pytest.raises(ValueError, match=f"{name} .* use {right}$"):
         do(scripted, "generate", "a", **{name: 3})
     assert not scripted.asked
+
+
+@pytest.mark.parametrize("method", ["generate", "generate_batch", "stream"])
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("sampling_param", {"temperature": 0.0}, "sampling_params"),
+        ("samplingparams", {"temperature": 0.0}, "sampling_params"),
+        ("samplingParams", {"temperature": 0.0}, "sampling_params"),
+        ("tag", {"step": 3}, "tags"),
+        ("input_id", [1], "input_ids"),
+        ("sessions", "run-1", "session"),
+        ("return_entropies", True, "return_entropy"),
+        ("entropy_option", {"bounds": True}, "entropy_options"),
+    ],
+)
+def test_a_misspelt_argument_is_refused(
+    do: Either, scripted: Scripted, method: str, name: str, value: object, right: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{name} is neither an argument .* use {right}$"):
+        do(scripted, method, "a", **{name: value})
+    assert not scripted.asked
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("method", ["generate", "generate_batch", "stream"])
+def test_the_arguments_are_those_of_the_methods(kind: type, method: str) -> None:
+    arguments = inspect.signature(getattr(kind, method)).parameters
+    assert {name for name in arguments if name not in ("self", "fields")} == ARGUMENTS
 
 
 @pytest.mark.parametrize("params", [{"max_tokens": 3}, [{"top_p": 0.5}, {"max_tokens": 3}]])
@@ -129,5 +160,6 @@ def test_a_stream_is_named_by_its_method(do: Either, scripted: Scripted) -> None
 
 def test_each_name_has_one_meaning() -> None:
     assert not SAMPLING & REQUEST
-    assert not ALIASES.keys() & (SAMPLING | REQUEST)
-    assert set(ALIASES.values()) <= SAMPLING | REQUEST | {"text", "input_ids"}
+    assert not ARGUMENTS & (SAMPLING | REQUEST)
+    assert not ALIASES.keys() & (SAMPLING | REQUEST | ARGUMENTS)
+    assert set(ALIASES.values()) <= SAMPLING | REQUEST | ARGUMENTS

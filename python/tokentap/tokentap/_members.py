@@ -41,6 +41,9 @@ ALIASES = {
     "images": "image_data",
 }
 
+# The named arguments of generate(), generate_batch() and stream().
+ARGUMENTS = names("text input_ids sampling_params session tags return_entropy entropy_options rid done")
+
 # GenerateReqInput of SGLang 0.5.23, and the members of tokentap, without those that are arguments of the client.
 REQUEST = names(
     """
@@ -72,7 +75,8 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 def split(params: Any, fields: Mapping[str, object]) -> tuple[Any, dict[str, object]]:
     """Moves sampling parameters among `fields` to those in `params`, and returns both.
 
-    Raises ValueError for a name of another API, for a misspelt sampling parameter, and for one that is given twice.
+    Raises ValueError for a name of another API, for a misspelt sampling parameter or argument of generate(), and for a
+    sampling parameter that is given twice.
     Warns of a member that SGLang 0.5.23 does not have. Unknown names in `params` are the engine's to refuse.
     """
     for given in params if isinstance(params, list | tuple) else [params]:
@@ -82,9 +86,9 @@ def split(params: Any, fields: Mapping[str, object]) -> tuple[Any, dict[str, obj
     named = {name: value for name, value in fields.items() if name in SAMPLING}
     rest = {name: value for name, value in fields.items() if name not in SAMPLING}
     for name in sorted(rest.keys() - REQUEST):
-        right = meant(name, (*SAMPLING, *ALIASES))
+        right = meant(name, (*SAMPLING, *ALIASES, *ARGUMENTS))
         if right is not None:
-            raise ValueError(f"{name} is not a member of SGLang's request: use {right}")
+            raise ValueError(f"{name} is neither an argument nor a member of SGLang's request: use {right}")
         similar = meant(name, REQUEST)
         hint = "" if similar is None else f" (did you mean {similar}?)"
         warnings.warn(f"SGLang's request has no member {name}; it is sent unchanged{hint}", stacklevel=4)
