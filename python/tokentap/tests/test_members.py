@@ -141,6 +141,17 @@ def test_tags_have_two_names(do: Either, scripted: Scripted, member: dict[str, o
         do(scripted, "generate", "a", tags={"step": 17}, session_tags={"step": 18})
 
 
+@pytest.mark.parametrize("tags", ["step=3", "", ["step"], 3])
+@pytest.mark.parametrize(("method", "args"), [("generate", ["a"]), ("stream", ["a"]), ("set_tags", ["run-1"])])
+def test_tags_are_a_mapping(do: Either, scripted: Scripted, method: str, args: list[str], tags: object) -> None:
+    with pytest.raises(
+        ValueError, match=r'tags is a mapping of names to values, such as \{"step": 3\}, not '
+    ) as raised:
+        do(scripted, method, *args, tags=tags)
+    assert str(raised.value).endswith(f"not {tags!r}")
+    assert not scripted.asked
+
+
 @pytest.mark.parametrize("value", [False, None])
 def test_a_call_without_a_stream_may_say_so(do: Either, scripted: Scripted, value: object) -> None:
     scripted.script(GOOD)

@@ -40,6 +40,12 @@ def session_name(session: str) -> str:
     return session
 
 
+def _check_tags(tags: object) -> None:
+    """Raises ValueError for tags that are not a mapping, such as the text of the header `x-tokentap-tags`."""
+    if not isinstance(tags, Mapping | None):
+        raise ValueError(f'tags is a mapping of names to values, such as {{"step": 3}}, not {tags!r}')
+
+
 def read_all(reply: Reply) -> list[Generation]:
     """The generations of a reply, as a list."""
     raw = reply.json()
@@ -89,6 +95,7 @@ def generate(
     """`POST /generate`; its reply may be one generation or a list, which `is_one` excludes."""
     if bool(fields.get("stream", stream)) != stream:
         raise ValueError("use stream() for a stream, and generate() or generate_batch() for a whole reply")
+    _check_tags(tags)
     if tags and "session_tags" in fields:
         raise ValueError("give either tags or session_tags")
     given = {name: value for name, value in fields.items() if name != "stream"}
@@ -219,6 +226,7 @@ def reward(name: str, value: float | Mapping[str, object], leaf: int | None, tur
 
 def set_tags(name: str, tags: Mapping[str, Tag]) -> Call[dict[str, str]]:
     """`PUT /v1/sessions/{id}/tags`; returns the tags as text."""
+    _check_tags(tags)
     for tag, value in tags.items():
         if value is None:
             raise ValueError(f"the tag {tag!r} is None: leave it out to remove it")
