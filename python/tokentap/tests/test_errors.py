@@ -138,6 +138,8 @@ def test_own_refusal_of_a_prompt_that_is_too_long_is_recognised() -> None:
     ("status", "body", "hint"),
     [
         (400, "bad", "Change the request"),
+        (400, "Weights are being loaded", "Wait and retry"),
+        (400, '{"error":{"code":"c","message":"weights are being loaded"}}', "Change the request"),
         (401, "no", "Give the token"),
         (403, "no", "Give the token"),
         (404, '{"error":{"code":"no_such_session","message":"m"}}', "Change the request"),

@@ -65,6 +65,7 @@ def test_each_failure_raises_its_error_after_its_retries(
     assert len(scripted.asked) == (4 if again else 1)
     assert pauses == [1.5] * (len(scripted.asked) - 1)
     assert raised.value.hint in str(raised.value)
+    assert not (again and HttpError.hint in str(raised.value)), "the hint says that a retry does not help"
     if isinstance(raised.value, HttpError):
         assert str(raised.value.status) in str(raised.value)
         assert raised.value.body
@@ -137,6 +138,18 @@ def test_retry_after_is_obeyed(do: Either, scripted: Scripted, pauses: list[floa
     scripted.script(busy, GOOD)
     do(scripted, "generate", "a", _retries=3, _pause=1.5)
     assert pauses == [pause]
+
+
+def test_the_log_of_a_retry_does_not_say_that_it_is_in_vain(
+    do: Either, scripted: Scripted, pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted.script(reply(400, '{"error":{"message":"weights are being loaded"}}'), GOOD)
+    do(scripted, "generate", "a", _retries=3, _pause=0.1)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "tokentap.retry"]
+    assert line == (
+        "/generate: retry 1 of 3 in 0.1 s: HTTP 400: weights are being loaded "
+        "(Wait and retry: the engine answers again when its weights are loaded.)"
+    )
 
 
 def test_each_retry_is_logged(

@@ -21,6 +21,11 @@ EXCEEDED, TOKENS = re.compile(r"\bexceed"), re.compile(r"\btokens?\b")
 OWN_CONTEXT_LENGTH = "is longer than the model's context length"
 
 
+# Parts of the messages with which an engine answers 400 while its weights change; docs/decisions/export.md names the
+# source of each.
+TRANSIENT = ("weights are being loaded",)
+
+
 class TokentapError(Exception):
     """A call that failed.
 
@@ -132,6 +137,11 @@ def of_status(status: int, body: str, retry_after: str | None = None) -> HttpErr
     return error
 
 
+def is_transient(error: HttpError) -> bool:
+    """Whether it is a 400 of an engine that loads weights; tokentap's own refusals, which are final, have a code."""
+    return error.status == 400 and error.code is None and any(words in error.body.lower() for words in TRANSIENT)
+
+
 def _parse(body: str) -> tuple[str | None, str | None]:
     """The message in a body of tokentap or SGLang, and tokentap's code; None for what it does not have."""
     try:
@@ -168,6 +178,8 @@ def _hint(error: HttpError, message: str) -> str:
         return "The server has no such route. Check that base_url and control_url are those of tokentap's two ports."
     if error.status is not None and (error.status == 408 or error.status >= 500):
         return "The server failed: its log says why."
+    if is_transient(error):
+        return "Wait and retry: the engine answers again when its weights are loaded."
     return HttpError.hint
 
 

@@ -7,7 +7,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._errors import ConnectionFailed, ContextLengthExceeded, HttpError, Throttled, TokentapError, Undecodable
+from ._errors import (
+    ConnectionFailed,
+    ContextLengthExceeded,
+    HttpError,
+    Throttled,
+    TokentapError,
+    Undecodable,
+    is_transient,
+)
 
 LOG = logging.getLogger("tokentap.retry")
 
@@ -23,10 +31,6 @@ MANY = 60
 
 # Seconds; a longer `Retry-After` is not obeyed in full.
 LONGEST_WAIT = 60.0
-
-# Parts of the messages with which an engine answers 400 while its weights change; docs/decisions/export.md names the
-# source of each.
-TRANSIENT = ("weights are being loaded",)
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,7 @@ def of_generation(error: TokentapError) -> bool:
     loads weights. Another refusal would come again."""
     if isinstance(error, ContextLengthExceeded):
         return False
-    if isinstance(error, HttpError) and error.status == 400:
-        # tokentap's own refusals have a code
-        return error.code is None and any(words in error.body.lower() for words in TRANSIENT)
-    return of_control(error)
+    return of_control(error) or (isinstance(error, HttpError) and is_transient(error))
 
 
 def of_control(error: TokentapError) -> bool:
