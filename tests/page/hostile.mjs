@@ -212,3 +212,48 @@ export async function names() {
     await rm(folder, { recursive: true });
   }
 }
+
+/** Names as trainers make them, and the longest one; the most lines that each may have; and a long tag. */
+const [ATTEMPT, HEX, LONGEST] = ["swe-bench-django__django-16379-attempt-07-of-16-worker-3-eu1", "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "n".repeat(128)];
+const [LINES, TAG] = [{ [ATTEMPT]: 3, [HEX]: 2, [LONGEST]: 6, short: 2 }, "x".repeat(250)];
+
+/** Long names are shown whole in few lines, and long tags leave room for the other columns. */
+export async function long() {
+  const tap = await demo();
+  try {
+    for (const session of Object.keys(LINES)) {
+      await generate(tap, session, { text: "The lamp", session_tags: { step: 1, ...(session === "short" && { config: TAG }) }, sampling_params: { max_new_tokens: 8, sampling_seed: 3 } });
+      await reward(tap, session, 0, 0.125);
+    }
+    for (const [width, height] of [[1400, 900], [1100, 800], [390, 844]]) {
+      const { page, context, faults } = await opened(tap.control, { at: "/#run", viewport: { width, height }, isPhone: width < 800 });
+      const drawn = async (first) => {
+        await page.waitForSelector(`#run-table table:not([aria-busy]) ${first}`);
+        return page.evaluate(() => {
+          const rows = [...document.querySelectorAll("#run-table tbody tr")].map((row) => {
+            const name = row.querySelector(".name");
+            // a line of the text, which may be in a button with more height
+            return [name.textContent, Math.round(name.offsetHeight / parseFloat(getComputedStyle(name).lineHeight))];
+          });
+          return { rows, table: document.querySelector("#run-table table").offsetWidth, room: document.getElementById("run-body").clientWidth, page: document.documentElement.scrollWidth - innerWidth };
+        });
+      };
+      const sessions = await drawn("[data-session]");
+      assert.deepEqual(sessions.rows.map(([name]) => name).sort(), Object.keys(LINES).sort(), "names are whole");
+      for (const [name, lines] of sessions.rows) assert.ok(lines <= LINES[name], `${name} has ${lines} lines at ${width} px`);
+      assert.ok(sessions.table < 1400 && sessions.page <= 0, `the table is ${sessions.table} px wide at ${width} px`);
+      const tags = await page.evaluate(() => [...document.querySelectorAll("#run-table .long")].map((node) => [node.title, node.offsetHeight]));
+      assert.deepEqual(tags.map(([title]) => title), [`config=${TAG}`]);
+      assert.ok(tags[0][1] < 50, "a long tag has two lines");
+      await page.click("#run-show-tokens");
+      const highest = await drawn("[data-position]");
+      for (const [name, lines] of highest.rows) assert.ok(lines <= LINES[name], `${name} has ${lines} lines at ${width} px`);
+      if (width > 800) assert.ok(highest.table <= highest.room, `session, turn and position are on the screen: ${highest.table} of ${highest.room} px`);
+      assert.deepEqual(faults, []);
+      await context.close();
+    }
+    return "names of 32, 60 and 128 characters whole in the tables of the run, and a tag of 250 in two lines: 1400, 1100 and 390 px";
+  } finally {
+    await tap.stop();
+  }
+}

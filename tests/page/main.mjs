@@ -9,7 +9,7 @@ import { big } from "./big.mjs";
 import { frames } from "./frames.mjs";
 import { compare, measurements, without } from "./comparing.mjs";
 import { adapters, filter, find, link, odd } from "./finding.mjs";
-import { exported, hostile, names } from "./hostile.mjs";
+import { exported, hostile, long, names } from "./hostile.mjs";
 import { chat } from "./talking.mjs";
 import { many } from "./many.mjs";
 import { phone } from "./phone.mjs";
@@ -19,7 +19,7 @@ import { live, opens, texts } from "./seeing.mjs";
 import { empty } from "./starting.mjs";
 import { zoom } from "./zooming.mjs";
 
-const CHECKS = { empty, api, opens, texts, chat, live, export: exported, hostile, names, pictures, pixels, big, zoom, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
+const CHECKS = { empty, api, opens, texts, chat, live, export: exported, hostile, names, long, pictures, pixels, big, zoom, frames, compare, without, measurements, samples, grouping, run, find, odd, link, filter, adapters, history, keyboard, access, phone, token };
 /** Checks that take minutes: they run only if they are named. */
 const LONG = { many };
 

@@ -3,7 +3,7 @@
 # Tests the page in headless Chromium, with `tokentap demo` and with an engine that sends hostile texts (engine.mjs).
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PICTURES   a folder for screenshots; none are taken if it is not set
-#   run.sh [CHECK…]   runs only these checks: empty api opens texts chat live export hostile names pictures pixels big zoom frames compare without measurements samples
+#   run.sh [CHECK…]   runs only these checks: empty api opens texts chat live export hostile names long pictures pixels big zoom frames compare without measurements samples
 #                     grouping run find odd link filter adapters history keyboard access phone token;
 #                     many, which needs a release build and takes minutes, runs only if it is named
 # Builds nothing. Playwright, axe and the browser are npm packages, named exactly by package-lock.json; they are installed once into

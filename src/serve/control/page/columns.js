@@ -6,10 +6,16 @@ import { label } from "./glyph.js";
 import { shown, step as colour } from "./scale.js";
 import { age } from "./sessions.js";
 
-/** The maximum number of characters of a name, of a list, and of the text around a token. */
-const [NAME, LIST, AROUND] = [128, 200, 80];
+/** The maximum number of characters of a name, of a list, and of the text around a token; and that of a list on one line. */
+const [NAME, LIST, AROUND, LINE] = [128, 1000, 80, 36];
 
-const text = (content) => (content === null || content === undefined || content === "" ? "–" : label(String(content), LIST));
+/** A text; a dash if it is missing. A long one has two lines, and all of it in its title. */
+function text(content) {
+  const whole = content === null || content === undefined || content === "" ? "–" : label(String(content), LIST);
+  return whole.length > LINE ? element("span", { class: "long", title: whole }, whole) : whole;
+}
+
+const session = (row) => element("span", { class: `name${row.running ? " live" : ""}` }, label(row.session, NAME));
 const percent = (share, digits = 1) => (share === null ? "–" : `${shown(100 * share, digits)} %`);
 const faults = (row) => Object.entries(row.faults).map(([kind, times]) => `${kind.replaceAll("_", " ")}${times > 1 ? ` ${times}` : ""}`).join(", ");
 const tags = (row) => Object.entries(row.tags ?? {}).filter(([name]) => name !== "step").map((tag) => tag.join("=")).join(", ");
@@ -30,7 +36,7 @@ const sessions = {
   path: "/v1/sessions", first: "-created_ms", limit: 200, more: "More sessions", rows: (page) => page.sessions, key: (row) => row.session,
   about: (page) => amount(page.matched, "session"), none: "No session meets the conditions.",
   columns: ({ onMove }) => [
-    ["session", "session", ({ session, running }) => link(element("span", { class: `name${running ? " live" : ""}` }, label(session, NAME)), { "data-session": session }, () => onMove({ view: "path", session, leaf: null, at: null }))],
+    ["session", "session", (row) => link(session(row), { "data-session": row.session }, () => onMove({ view: "path", session: row.session, leaf: null, at: null }))],
     ["step", "step", (row) => text(row.tags?.step), true], ["reward", "reward", (row) => reward(row.reward), true], ["mean entropy", "mean_entropy", (row) => entropy(row.mean_entropy), true],
     ["above 0.672", "high_entropy_share", (row) => percent(row.high_entropy_share), true],
     ["sampled", "sampled_tokens", (row) => count(row.sampled_tokens), true], ["trained", "trained_tokens", (row) => count(row.trained_tokens), true],
@@ -45,7 +51,7 @@ const groups = {
   path: "/v1/groups", first: "-step", limit: 200, more: "More groups", rows: (page) => page.groups, key: (row) => `${row.step}/${row.session}/${row.turn}`, isByStep: true,
   about: (page) => amount(page.matched, "group"), none: "No group: no prompt of the selection has several samples.",
   columns: ({ onMove, conditionsOf }) => [
-    ["first sample", "session", (row) => link(element("span", { class: "name" }, label(row.session, NAME)), { "data-session": row.session, "data-turn": row.turn, "data-step": row.step },
+    ["first sample", "session", (row) => link(session(row), { "data-session": row.session, "data-turn": row.turn, "data-step": row.step },
       () => onMove({ view: "group", session: row.session, turn: row.turn, all: true, where: conditionsOf(row.step) }))],
     ["step", "step", (row) => text(row.step), true], ["samples", "samples", (row) => (row.rewarded < row.samples ? `${count(row.rewarded)} rewarded of ${count(row.samples)}` : count(row.samples)), true],
     ["pass rate (reward > 0)", "pass_rate", (row) => percent(row.pass_rate), true], ["mean", "mean", (row) => reward(row.mean), true], ["deviation", "std", (row) => reward(row.std), true],
@@ -66,7 +72,7 @@ const tokens = {
         () => onMove({ view: "path", session: row.session, leaf: row.turn, at: row.position }))],
       ["entropy, nats", null, (row) => shown(row.entropy), true],
       ["text", null, (row) => element("span", { class: "around" }, label(read(row.before).slice(-AROUND), AROUND), element("mark", {}, label(read([row.token_id]), NAME)), label(read(row.after), AROUND))],
-      ["session", null, (row) => label(row.session, NAME)], ["turn", null, (row) => count(row.turn), true], ["position", null, (row) => count(row.position), true],
+      ["session", null, session], ["turn", null, (row) => count(row.turn), true], ["position", null, (row) => count(row.position), true],
     ];
   },
 };
