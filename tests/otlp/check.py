@@ -21,6 +21,8 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 # more generations than the queue and the requests in flight have room for
 FLOOD = 6000
 CLIENTS = 8
+# the longest time of a generation, in ms, on a busy machine
+LONGEST = 900
 
 
 def free_port() -> int:
@@ -86,10 +88,11 @@ def generate(data: str) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def flood(data: str, count: int) -> float:
-    """The median time of generations from several clients, in ms."""
+def flood(data: str, count: int) -> tuple[float, float]:
+    """The median and the longest time of generations from several clients, in ms."""
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        return statistics.median(pool.map(lambda _: generate(data), range(count)))
+        times = list(pool.map(lambda _: generate(data), range(count)))
+    return statistics.median(times), max(times)
 
 
 def received(text: str) -> dict[str, dict[str, str]]:
@@ -144,21 +147,25 @@ def run(folder: pathlib.Path) -> None:
     expect("streamed", found["streamed"]["gen_ai.usage.output_tokens"], "5")
     expect("chat", sum(span["gen_ai.operation.name"] == "chat" for span in found.values()), 1)
 
-    usual = flood(data, 500)
+    usual, _ = flood(data, 500)
+
+    def expect_no_wait(what: str, median: float, longest: float) -> None:
+        print(f"collector {what}: a generation took {median:.1f} ms, at most {longest:.0f}; {usual:.1f} ms before")
+        # a request to the collector ends after ten seconds, and an attempt follows after one
+        if median > 3 * usual or longest > LONGEST:
+            sys.exit("generations wait for the collector")
+
     expect("all are sent", until_counted(control, 503), {"dropped": 0, "failed": 0, "sent": 503})
     collector.child.send_signal(signal.SIGSTOP)
-    silent = flood(data, FLOOD)
+    expect_no_wait("silent", *flood(data, FLOOD))
     dropped = spans(control)["dropped"]
     collector.child.send_signal(signal.SIGCONT)
     counts = until_counted(control, 503 + FLOOD)
-    print(f"collector silent: {dropped} of {FLOOD} spans dropped; a generation took {silent:.2f} ms, {usual:.2f} ms before; then {counts}")
-    if not dropped or silent > 1.5 * usual + 1:
-        sys.exit("a silent collector delays generations, or fills no queue")
+    print(f"{dropped} of {FLOOD} spans dropped; then {counts}")
+    if not dropped:
+        sys.exit("the queue was never full")
     collector.end()
-    ended = flood(data, 500)
-    print(f"collector ended: a generation took {ended:.2f} ms")
-    if ended > 1.5 * usual + 1:
-        sys.exit("a collector that has ended delays generations")
+    expect_no_wait("ended", *flood(data, 1500))
     expect("the demo ends", demo.end(), 0)
 
 
