@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from conftest import Demo, running
+from scripted import Scripted, reply
 
-from tokentap import Client, HttpError
+from tokentap import Client, HttpError, Throttled
+from tokentap._retry import MANY
 from tokentap.transfer_queue import _CURSORS, Feeder, _Fields, _key_of, _place_of, _refusal, _row_of, _steps, _Tag
 
 SAMPLING = {"max_new_tokens": 4, "ignore_eos": True}
@@ -51,8 +54,38 @@ class Pages:
     def __init__(self, *pages: list[dict[str, Any]]) -> None:
         self.pages = list(pages)
 
+    def _for_trainers(self) -> Pages:
+        return self
+
     def _send(self, call: Any) -> list[dict[str, Any]]:
         return self.pages.pop(0) if self.pages else []
+
+
+@pytest.mark.parametrize(("options", "attempts"), [({}, 61), ({"retries": 1}, 2), ({"retries": 3}, 4)])
+def test_a_feeder_outlasts_a_restart_unless_its_client_sets_retries(
+    scripted: Scripted, pauses: list[float], options: dict[str, Any], attempts: int
+) -> None:
+    scripted.script(reply(503, "wait"))
+    with Client(scripted.data, scripted.control, **options) as client:
+        with pytest.raises(Throttled):
+            Feeder(client, "here", queue=Memory()).feed()
+        assert len(scripted.asked) == attempts
+        assert sum(pauses) == attempts - 1, "seconds"
+        scripted.asked.clear()
+        with pytest.raises(Throttled):
+            client.policy()
+    assert len(scripted.asked) == 1 + options.get("retries", 3), "the client itself keeps its own number"
+
+
+def test_the_client_of_an_adapter_has_the_same_connections(demo: Demo) -> None:
+    with Client(demo.data, demo.control) as client:
+        patient = client._for_trainers()
+        patient.policy()
+        assert client._control is not None
+        assert len(client._control._idle) == 1
+        assert pickle.loads(pickle.dumps(patient))._retry.retries == MANY
+    with Client(demo.data, demo.control, retries=3) as client:
+        assert client._for_trainers() is client
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class AsyncClient(CopyableClient):
         control_token: str | None = None,
         timeout: float | None = 900.0,
         connect_timeout: float | None = 5.0,
-        retries: int = FEW,
+        retries: int | None = None,
         pause: float = 1.0,
     ) -> None:
         timeouts = Timeouts(timeout, connect_timeout)
@@ -58,7 +58,7 @@ class AsyncClient(CopyableClient):
         control = None if control_url is None else Address.of(control_url)
         self._control = None if control is None else AsyncConnections(control, timeouts)
         self._token, self._control_token = check_token(token), check_token(control_token)
-        self._retry = Retry(retries, pause)
+        self._retry = Retry(FEW if retries is None else retries, pause)
         self._settings = {
             "base_url": base_url,
             "control_url": control_url,

@@ -17,7 +17,7 @@ from ._copies import CopyableClient
 from ._errors import TokentapError
 from ._generation import Generation
 from ._options import AdvantageOptions, Estimator, Format, PauseMode, SampleOptions, TeacherOptions
-from ._retry import FEW, Retry, of_control
+from ._retry import FEW, MANY, Retry, of_control
 from ._routes import Ids, Json, Tag, Texts
 from ._samples import Samples
 from ._stream import Decoder, Delta, Deltas
@@ -39,8 +39,8 @@ class Client(CopyableClient):
 
     `base_url` is the data port, `control_url` the control port (None if it is not needed). `token` is the engine's
     API key, `control_token` that of the control port. An attempt may take `timeout` seconds, connecting
-    `connect_timeout`. A failed call is retried up to `retries` times, `pause` seconds apart, if that may help. Each
-    method raises `TokentapError` if the last attempt fails.
+    `connect_timeout`. A failed call is retried up to `retries` times (3, and 60 by an adapter of a trainer), `pause`
+    seconds apart, if that may help. Each method raises `TokentapError` if the last attempt fails.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Client(CopyableClient):
         control_token: str | None = None,
         timeout: float | None = 900.0,
         connect_timeout: float | None = 5.0,
-        retries: int = FEW,
+        retries: int | None = None,
         pause: float = 1.0,
     ) -> None:
         timeouts = Timeouts(timeout, connect_timeout)
@@ -60,7 +60,7 @@ class Client(CopyableClient):
         control = None if control_url is None else Address.of(control_url)
         self._control = None if control is None else Connections(control, timeouts)
         self._token, self._control_token = check_token(token), check_token(control_token)
-        self._retry = Retry(retries, pause)
+        self._retry = Retry(FEW if retries is None else retries, pause)
         self._settings = {
             "base_url": base_url,
             "control_url": control_url,
@@ -470,6 +470,16 @@ class Client(CopyableClient):
     def metrics(self) -> str:
         """The metrics of tokentap in Prometheus' text format."""
         return self._send(routes.metrics())
+
+    def _for_trainers(self) -> Client:
+        """This client, for an adapter: it retries `MANY` times if the caller chose no number. The connections are the
+        same, so the caller's `close` closes them."""
+        if self._settings["retries"] is not None:
+            return self
+        patient = object.__new__(type(self))
+        settings = {**self._settings, "retries": MANY}
+        patient.__dict__.update({**self.__dict__, "_retry": Retry(MANY, self._retry.pause), "_settings": settings})
+        return patient
 
     def _server(self, call: Call[Any]) -> tuple[Connections, str | None]:
         if not call.control:

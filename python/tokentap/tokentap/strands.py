@@ -84,13 +84,13 @@ def _single(values: Numbers) -> Numbers:
 
 def episodes(client: Client, session: str, version: int | None = None) -> list[Episode]:
     """Every exported path of a session; sub-agents and structured outputs are separate paths."""
-    samples = client.samples([session], "strands", version=version).json()["samples"]
+    samples = client._for_trainers().samples([session], "strands", version=version).json()["samples"]
     return [Episode.of(sample) for sample in samples]
 
 
 def rollout(client: Client, session: str, version: int | None = None) -> Episode:
     """The path of a session with the most trained tokens; raises LookupError if no path is exported."""
-    samples = client.samples([session], "strands", version=version, include_branches=False)
+    samples = client._for_trainers().samples([session], "strands", version=version, include_branches=False)
     found = samples.json()["samples"]
     if not found:
         raise LookupError(f"session {session!r} has no exported path; refused: {samples.refused}")

@@ -111,9 +111,9 @@ class Feeder:
         Raises `HttpError` with the code `other_store` if the cursor belongs to another store; after `forget` all paths
         are read again.
         """
-        fed = Fed()
+        fed, client = Fed(), self.client._for_trainers()
         since = self.queue.tags(_CURSORS).get(self.source, {}).get("cursor")
-        while lines := self.client._send(routes.finished(since, self.limit)):
+        while lines := client._send(routes.finished(since, self.limit)):
             self._put(lines, fed)
             cursor = lines[-1].get("cursor", since)
             if cursor == since:

@@ -43,7 +43,8 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
     """Samples with the engine behind tokentap; each sample is a session.
 
     `ClusterConfig(rollout_engine=functools.partial(TokentapRollout, client=Client(...), saver=...))` puts it into an
-    `RLCluster`, which passes the first four arguments. A client with `retries=60` outlasts a restart of the engine.
+    `RLCluster`, which passes the first four arguments. A client that sets no `retries` retries 60 times here, which
+    outlasts a restart of the engine.
 
     - `saver` writes weights for `update_params`; without one that call raises `WeightsNotUpdated`.
     - `version` is the number of the weights that the engine has now; each `update_params` adds one.
@@ -71,7 +72,7 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         keep: int = 4096,
     ) -> None:
         del rollout_actor, mesh  # the engine has its own model and devices
-        self._client = client
+        self._client = client._for_trainers()
         self._saver = saver
         self._version = version
         self._tokenizer = tokenizer if isinstance(tokenizer, TokenizerAdapter) else TokenizerAdapter(tokenizer)
@@ -84,8 +85,8 @@ class TokentapRollout(BaseRollout):  # type: ignore[misc]
         self._count = 0
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="tokentap")
         self._recent = Recent(keep, self.pad_id())
-        self._logprobs = logprob_fields(client)
-        client.set_policy(version)
+        self._logprobs = logprob_fields(self._client)
+        self._client.set_policy(version)
 
     @property
     def version(self) -> int:
