@@ -26,7 +26,7 @@ from ._errors import (
     Undecodable,
 )
 from ._generation import Generation
-from ._options import AdvantageOptions, Format, SampleOptions, TeacherOptions
+from ._options import AdvantageOptions, Exclusion, Format, SampleAdvantages, SampleOptions, TeacherOptions
 from ._samples import Batch, Samples
 from ._server import Server, demo, serve
 from ._stream import Delta
@@ -62,11 +62,13 @@ __all__ = [
     "ConnectionFailed",
     "ContextLengthExceeded",
     "Delta",
+    "Exclusion",
     "Format",
     "Generation",
     "HttpError",
     "Image",
     "Interrupted",
+    "SampleAdvantages",
     "SampleOptions",
     "Samples",
     "Server",

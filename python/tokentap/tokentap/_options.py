@@ -32,6 +32,69 @@ Class = Literal["main", "subagent", "compaction", "auxiliary", "unlabelled", "al
 PauseMode = Literal["abort", "retract", "in_place"]
 
 
+# The flags of rows, and what a row can lack.
+Exclusion = Literal[
+    "incomplete",
+    "crosses_versions",
+    "policy_uncertain",
+    "mixed_adapters",
+    "extends_length",
+    "context_retokenised",
+    "foreign_assistant_text",
+    "inserted_end_of_turn",
+    "column_missing",
+    "column_uncertain",
+    "repeats_sample",
+    "advantage_lacks_entropy",
+    "mixed_image_settings",
+    "aborted",
+    "disconnected",
+    "broken",
+    "prompt_unknown",
+    "prompt_mismatch",
+    "completion_mismatch",
+    "ids_mismatch",
+    "ids_unverified",
+    "ids_outside",
+    "logprobs_mismatch",
+    "entropies_mismatch",
+    "unreadable",
+    "lost",
+    "forwarded",
+    "images_unverified",
+    "image_remote",
+    "image_processed",
+    "media_unrecorded",
+    "images_too_large",
+    "missing_routed_experts",
+    "partial_routed_experts",
+    "unshaped_routed_experts",
+    "missing_scores",
+    "missing_reward",
+    "missing_path_reward",
+    "image_unavailable",
+]
+
+# A name that is a keyword of Python needs this form.
+SampleAdvantages = TypedDict(
+    "SampleAdvantages",
+    {
+        "groups": Sequence[Mapping[str, object]],
+        "estimator": Estimator,
+        "lambda": float,
+        "alpha": float,
+        "entropy_over": Literal["thinking", "response"],
+        "normalize_std": bool,
+        "rewards": Literal["path", "turns"],
+        "discount": float,
+        "teacher": str | None,
+        "think_start": int | None,
+        "think_end": int | None,
+    },
+    total=False,
+)
+
+
 class SampleOptions(TypedDict, total=False):
     """The options of an export. One that the format would ignore is refused."""
 
@@ -45,10 +108,10 @@ class SampleOptions(TypedDict, total=False):
     text: bool | None
     images: Literal["refs", "embed"] | None
     classes: Sequence[Class] | None
-    exclude: Sequence[str] | None
+    exclude: Sequence[Exclusion] | None
     train_resumed: bool | None
     scores: str | None
-    advantages: Mapping[str, Any] | None
+    advantages: SampleAdvantages | None
 
 
 class AdvantageOptions(TypedDict, total=False):
