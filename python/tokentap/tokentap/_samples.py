@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._safetensors import File
+from ._schema import table
 
 if TYPE_CHECKING:
     import pandas
@@ -88,7 +89,10 @@ class Samples:
         return self._batch(file, {name: tensor.torch() for name, tensor in file.tensors.items()})
 
     def arrow(self) -> pyarrow.Table:
-        """The rows of `jsonl`, `arrow`, `parquet` or `images` as an Arrow table; needs pyarrow."""
+        """The rows of `jsonl`, `arrow`, `parquet` or `images` as an Arrow table; needs pyarrow.
+
+        The first three have the same columns and types, also without rows; bytes are bytes in all of them.
+        """
         if self.format == "arrow":
             import pyarrow.ipc
 
@@ -98,10 +102,8 @@ class Samples:
 
             return pyarrow.parquet.read_table(io.BytesIO(self.body))
         if self.format == "jsonl":
-            import pyarrow
-
             # pyarrow.json leaves out the nulls at the start of a list, so that logprobs belong to other tokens
-            return pyarrow.Table.from_pylist(self.json())
+            return table(self.json())
         raise self._refusal("no columns")
 
     def pandas(self) -> pandas.DataFrame:
@@ -109,13 +111,10 @@ class Samples:
         return self.arrow().to_pandas()
 
     def polars(self) -> polars.DataFrame:
-        """The same as a polars table; needs polars, and pyarrow but for `jsonl`."""
+        """The same as a polars table; needs pyarrow and polars."""
         import polars
 
-        if self.format == "jsonl":
-            # read_ndjson does not keep the order of the columns
-            return polars.from_dicts(self.json(), infer_schema_length=None)
-        return polars.from_arrow(self.arrow())
+        return polars.DataFrame(self.arrow())
 
     def _refusal(self, lacks: str) -> ValueError:
         return ValueError(f"{self.format} has {lacks}: use {READERS.get(self.content_type, 'body')}")
