@@ -2,8 +2,11 @@
 // The view of a run: curves by step, selections, and the table of sessions.
 
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { exec } from "node:child_process";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
 
 import { opened, read } from "./browser.mjs";
 import { demo } from "./lamp.mjs";
@@ -189,6 +192,17 @@ async function exports(page, tap) {
   assert.equal(files.parquet.subarray(0, 4).toString(), "PAR1");
 }
 
+/** The copied command writes its file in the folder in which it runs. */
+async function exportsBy(command) {
+  const cwd = await mkdtemp(join(tmpdir(), "tokentap-page-"));
+  try {
+    await promisify(exec)(command, { cwd, env: { ...process.env, PATH: `${dirname(process.env.TOKENTAP)}:${process.env.PATH}` } });
+    assert.equal((await readFile(join(cwd, "rows.parquet"))).subarray(0, 4).toString(), "PAR1");
+  } finally {
+    await rm(cwd, { recursive: true });
+  }
+}
+
 export async function run() {
   const tap = await demo();
   try {
@@ -300,7 +314,9 @@ export async function run() {
     await page.selectOption("#run-step", "=2");
     await equals(page, tap, `sort=reward&where=${where},step%3D2`);
     await page.click("#run-command");
-    assert.equal(await page.inputValue("#link-text"), "tokentap export --where 'reward>=0.5,task=sea,step=2' --format parquet --out rows.parquet");
+    const command = await page.inputValue("#link-text");
+    assert.equal(command, `tokentap export --control ${tap.control} --where 'reward>=0.5,task=sea,step=2' --format parquet --out rows.parquet`);
+    await exportsBy(command);
     await page.keyboard.press("Escape");
     await page.fill("#run-where", "reward");
     await page.keyboard.press("Enter");

@@ -17,8 +17,8 @@ const [PAUSE, SHARE] = [5000, 20];
 /** The nouns for what the steps are. */
 const NOUNS = new Map([["step", ["step", "steps"]], ["policy", ["policy", "policies"]]]);
 
-/** A word of a command line. */
-const quoted = (word) => `'${word.replaceAll("'", "'\\''")}'`;
+/** A word of a command line, in quotes if a shell gives one of its characters a meaning. */
+const quoted = (word) => (/^[\w:/.-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 export class RunView {
   #opening = new AbortController();
@@ -53,9 +53,9 @@ export class RunView {
     return shownOf(this.of);
   }
 
-  /** The command that exports the selection. */
+  /** The command that exports the selection of the tokentap that serves the page. */
   command() {
-    return `tokentap export ${this.conditions ? `--where ${quoted(this.conditions)} ` : ""}--format parquet --out rows.parquet`;
+    return `tokentap export --control ${quoted(location.origin)} ${this.conditions ? `--where ${quoted(this.conditions)} ` : ""}--format parquet --out rows.parquet`;
   }
 
   close() {
