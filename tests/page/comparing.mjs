@@ -111,7 +111,7 @@ export async function compare() {
       await page.evaluate(() => { document.getElementById("left").scrollTop = 100; });
       await page.waitForFunction(() => document.getElementById("right").scrollTop === 100);
       const summary = await page.textContent("#compare-about");
-      for (const part of [`${mean > 0 ? "+" : "−"}${Math.abs(mean).toFixed(3)} nats`, `over ${values.length} tokens with equal tokens before them`, `first different token: ${shared + 1}`]) assert.ok(summary.includes(part), `${part} is in ${summary}`);
+      for (const part of [`${mean > 0 ? "+" : "−"}${Math.abs(mean).toFixed(3)} nats`, `over ${values.length} tokens after equal tokens`, `first different token: ${shared + 1}`]) assert.ok(summary.includes(part), `${part} is in ${summary}`);
       const [a, b] = [await page.textContent("#left-about"), await page.textContent("#right-about")];
       assert.ok(a.includes("step-0") && a.includes("epoch 0") && !a.includes("default") && b.includes("step-1, epoch 1"), `both policies are named: ${a} ${b}`);
       // the card has both entropies, the difference, and its interval

@@ -334,6 +334,9 @@ export async function run() {
     await equals(page, tap, "sort=-created_ms&where=task%3Dsea");
     const { steps: tasks } = await ask(tap, "/v1/steps?by=task");
     assert.deepEqual(await numbers(page), expected(tasks.find((one) => one.step === "sea"), tasks));
+    assert.equal(await page.textContent("#run-step option"), "all values of task");
+    await page.evaluate(() => { location.hash = "#run?by=task"; });
+    await page.waitForFunction((total) => document.getElementById("run-about").textContent.endsWith(`${total} values of task`), tasks.length);
     await groups(page, tap);
     await highest(page, tap);
     await exports(page, tap);

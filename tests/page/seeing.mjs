@@ -82,6 +82,12 @@ export async function opens() {
       assert.ok(asked.every((url) => url.startsWith(`${tap.control}/`)), String(asked));
       await context.close();
     }
+    // one of a kind is in singular
+    await generate(tap, "one-spike", { text: "The sea", sampling_params: { max_new_tokens: 12, ignore_eos: true, sampling_seed: 1 } });
+    const { page, faults } = await opened(tap.control, { at: "/#/one-spike/0" });
+    await page.waitForFunction(() => document.getElementById("status").textContent === "14 tokens, 1 entropy spike.");
+    assert.ok((await page.textContent("#about")).endsWith(" nats1 spike"), await page.textContent("#about"));
+    assert.deepEqual(faults, []);
     return `${compared} tokens in the colours of their entropies (${shades.light} and ${shades.dark} steps seen, light and dark), no error, no request elsewhere`;
   } finally {
     await tap.stop();

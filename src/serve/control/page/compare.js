@@ -96,7 +96,7 @@ export class CompareView {
         if (at !== null && this.chosen < 0) this.choose(at);
       }
       const { compared, divergence } = this.alignment;
-      this.announce(`Comparison: ${count(compared.length)} tokens compared, ${divergence === null ? "no token differs" : `token ${count(divergence + 1)} is the first that differs`}.`);
+      this.announce(`Comparison: ${amount(compared.length, "token")} compared, ${divergence === null ? "no token differs" : `token ${count(divergence + 1)} is the first that differs`}.`);
     } catch (error) {
       if (error.name === "AbortError") return;
       this.close();
@@ -128,7 +128,7 @@ export class CompareView {
     const isLoaded = SIDES.every((side) => paths[side].loaded === paths[side].total);
     const means = alignment.means();
     const first = paths.left.ids.length && divergence !== null ? `first different token: ${count(divergence + 1)}` : !isLoaded ? "no different token so far" : shared === paths.left.total && shared === paths.right.total ? "all tokens are equal" : "one path is the beginning of the other";
-    const facts = [compared.length ? `B − A: ${signed(means.difference)} nats on average` : "no entropy to compare", `over ${count(compared.length)} tokens with equal tokens before them`, first];
+    const facts = [compared.length ? `B − A: ${signed(means.difference)} nats on average` : "no entropy to compare", `over ${amount(compared.length, "token")} after equal tokens`, first];
     part("compare-about").replaceChildren(...facts.map((fact, at) => element(at ? "span" : "strong", { class: "num" }, fact)));
     part("divergence").disabled = divergence === null;
     this.#plot = differences(alignment, (at) => this.choose(at));
@@ -142,7 +142,7 @@ export class CompareView {
       ["mean of B there", `${shown(means.right)} nats`],
       ["mean difference", `${signed(means.difference)} nats`],
       ["B higher", compared.length ? `${shown((100 * compared.filter((at) => alignment.difference[at] > 0).length) / compared.length, 1)} %` : null],
-      ["no difference", lacking ? `${count(lacking)} positions` : null],
+      ["no difference", lacking ? amount(lacking, "position") : null],
       ["one turn of both", common ? `${amount(common, "token")}, not compared` : null],
       ["mean of all of A", `${shown(whole[0])} nats`],
       ["mean of all of B", `${shown(whole[1])} nats`],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The turns of a session as a forest. A turn that continues another is drawn below it; a branch is indented and shows its cause.
 
-import { amount, element, part } from "./element.js";
+import { amount, count, element, part } from "./element.js";
 import { label } from "./glyph.js";
 import { GROWS } from "./sessions.js";
 import { shown, step } from "./scale.js";
@@ -44,7 +44,7 @@ export class Forest {
       element("span", { class: "name live" }, "running"), element("span", { class: "sub num" }, `${amount(sequence.tokens, "token")} so far`))));
     const all = chosen ? chosen.size : list.length;
     const left = all - rows.length;
-    const text = left > 0 ? `${left.toLocaleString("en")} more turns are not drawn.` : chosen ? `${all.toLocaleString("en")} of ${list.length.toLocaleString("en")} turns` : "";
+    const text = left > 0 ? `${amount(left, "more turn")} not drawn.` : chosen ? `${count(all)} of ${amount(list.length, "turn")}` : "";
     const rest = text ? element("p", { class: "sub", id: "turns-left" }, text) : null;
     const focused = document.activeElement?.closest?.("#forest button")?.dataset.turn;
     part("forest").replaceChildren(...[live.length ? element("ul", {}, live) : null, element("ul", {}, rows), rest].filter(Boolean));
@@ -76,7 +76,7 @@ export class Forest {
 
 /** The number of the pictures that are new in the prompt of a turn, if it has any. */
 function pictures(images) {
-  return images ? element("span", {}, images.length === 1 ? "1 picture" : `${images.length.toLocaleString("en")} pictures`) : null;
+  return images ? element("span", {}, amount(images.length, "picture")) : null;
 }
 
 /** The class of a turn, if it is another than that of the turn before. */

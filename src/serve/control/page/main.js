@@ -4,7 +4,7 @@
 import { drop, parse, push, replace } from "./address.js";
 import { dropEarly, get } from "./api.js";
 import { CompareView } from "./compare.js";
-import { element, part } from "./element.js";
+import { amount, element, part } from "./element.js";
 import { EmptyView } from "./empty.js";
 import { Filter } from "./filter.js";
 import { Forest } from "./forest.js";
@@ -193,7 +193,7 @@ function openGroup() {
 function draw() {
   filter.draw(open.session, open.list, open.version);
   forest.draw(open.list, open.running, view.leaf, filter.shown());
-  const left = filter.left ? `${filter.left.toLocaleString("en")} more paths were not read for this flag.` : "";
+  const left = filter.left ? `${amount(filter.left, "more path")} not read for this flag.` : "";
   part("filter-note").textContent = left;
   drawKept();
 }

@@ -153,7 +153,7 @@ export class PathView {
       if (this.trajectory !== trajectory) this.#begin(trajectory);
       this.isWhole = true;
       part("export").disabled = false;
-      this.announce(`${amount(trajectory.total, "token")}, ${count(this.survey.spikes.length)} entropy spikes.`);
+      this.announce(`${amount(trajectory.total, "token")}, ${amount(this.survey.spikes.length, "entropy spike")}.`);
       if (at !== null && at >= trajectory.total) this.announce(`This path has no token ${count(at + 1)}.`);
       if (turn !== null && this.sheet.chosen < 0) this.#toTurn(turn);
     } catch (error) {
@@ -207,7 +207,7 @@ export class PathView {
     const { trajectory, survey, texts } = this;
     const { head, live, loaded, total } = trajectory;
     const facts = [
-      live ? "running" : `path to turn ${head.leaf}`, `mean ${shown(survey.mean)} nats`, `${count(survey.spikes.length)} spikes`,
+      live ? "running" : `path to turn ${head.leaf}`, `mean ${shown(survey.mean)} nats`, amount(survey.spikes.length, "spike"),
       head.think_token_count ? `thinking ${amount(head.think_token_count, "token")}, mean ${shown(head.think_entropy_mean)} nats` : null,
       loaded < total ? `${count(loaded)} of ${count(total)} tokens read` : null, texts.problem || null,
     ];

@@ -2,7 +2,7 @@
 // The frame of plots, the plot of a difference, and the entropy histogram, drawn as SVG.
 
 import { signed } from "./difference.js";
-import { shape } from "./element.js";
+import { amount, shape } from "./element.js";
 import { MOST, STEPS, nats, shown, step } from "./scale.js";
 
 export const [WIDTH, HEIGHT] = [300, 108];
@@ -84,7 +84,7 @@ export function histogram(trajectory, survey) {
   const wide = INNER / STEPS;
   const bars = counts.map((count, level) => {
     const high = (Math.log1p(count) / Math.log1p(most)) * DEEP;
-    const label = `${count.toLocaleString("en")} tokens around ${shown(nats(level), 2)} nats`;
+    const label = `${amount(count, "token")} around ${shown(nats(level), 2)} nats`;
     return shape("rect", { class: `bin e${level}`, x: (LEFT + level * wide + 0.5).toFixed(1), y: (TOP + DEEP - high).toFixed(1), width: (wide - 1).toFixed(1), height: high.toFixed(1) }, shape("title", {}, label));
   });
   const tick = (value) => words(LEFT + (Math.sqrt(value / MOST) * (STEPS - 1) + 0.5) * wide, HEIGHT - 3, "middle", String(value));
@@ -109,6 +109,6 @@ export function sparkline(values, share) {
     const top = part.reduce((most, value) => Math.max(most, value || 0), 0);
     line += `L${((bar / bars) * wide).toFixed(1)} ${(LOW * (1 - Math.sqrt(Math.min(top, MOST) / MOST))).toFixed(1)}H${(((bar + 1) / bars) * wide).toFixed(1)}`;
   }
-  const label = `Entropy of ${values.length} sampled tokens`;
+  const label = `Entropy of ${amount(values.length, "sampled token")}`;
   return shape("svg", { class: "plot small", viewBox: `0 0 ${SMALL} ${LOW}`, width: SMALL, height: LOW, role: "img", "aria-label": label }, shape("path", { class: "axis", d: `M0 ${LOW - 0.5}H${wide}` }), shape("path", { class: "most", d: `${line}V${LOW}Z` }));
 }

@@ -14,7 +14,7 @@ import { refill, rowsOnScreen, table } from "./table.js";
 /** Milliseconds between updates, and how many times as long as an update took they are at least. */
 const [PAUSE, SHARE] = [5000, 20];
 
-/** The nouns for what the steps are. */
+/** The nouns for what the steps are, unless they are the values of another tag. */
 const NOUNS = new Map([["step", ["step", "steps"]], ["policy", ["policy", "policies"]]]);
 
 /** A word of a command line, in quotes if a shell gives one of its characters a meaning. */
@@ -189,8 +189,8 @@ export class RunView {
   #draw(isOrder = false) {
     const { step } = this.of;
     const { steps, total, by } = this.list;
-    const [one, many] = NOUNS.get(by) ?? [by, by];
-    const title = `${one[0].toUpperCase()}${one.slice(1)}`;
+    const [one, many] = NOUNS.get(by) ?? [`value of ${by}`, `values of ${by}`];
+    const title = `${by[0].toUpperCase()}${by.slice(1)}`;
     part("run-by").textContent = title;
     const names = steps.map((one) => one.step);
     if (step !== null && !names.includes(step)) names.push(step);

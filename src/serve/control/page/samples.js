@@ -224,13 +224,13 @@ export class SamplesView {
     const kinds = [...new Set(rows.map((row) => row.measured).filter(Boolean))];
     const unexported = rewarded.filter((row) => !row.isExported).length;
     const notes = [
-      this.problem, this.left ? `${count(this.left)} more samples are not shown. The advantages are those of the shown samples alone.` : "",
-      this.gone ? `${count(this.gone)} samples could not be read.` : "",
-      this.long ? `${count(this.long)} samples are beyond the ${amount(TOKENS, "token")} that are read for entropies.` : "",
+      this.problem, this.left ? `${amount(this.left, "more sample")} not shown. The advantages are those of the shown samples alone.` : "",
+      this.gone ? `${amount(this.gone, "sample")} could not be read.` : "",
+      this.long ? `${amount(this.long, "sample")} beyond the ${amount(TOKENS, "token")} that are read for entropies.` : "",
       stats && !isGroup ? "One sample with a reward is no group: the server returns the reward as its advantage." : "",
       kinds.length > 1 ? `The mean entropies are not of one kind: ${kinds.slice(0, KINDS).join("; ")}${kinds.length > KINDS ? ` and ${count(kinds.length - KINDS)} more` : ""}.` : "",
       rewarded.length && without ? `${count(without)} of ${amount(rows.length, "sample")} ${without === 1 ? "has" : "have"} no reward. The advantages are those of the others.` : "",
-      unexported && rows.every((row) => row.total) ? `${count(unexported)} samples with a reward end no row of an export, so they have no advantage.` : "",
+      unexported && rows.every((row) => row.total) ? `${amount(unexported, "sample")} with a reward, but without a row in an export and so without an advantage.` : "",
       isGroup && stats.std === 0 ? "All rewards are equal: every advantage is 0, and the group trains nothing." : "",
       this.large ? `The server's reply has about ${Math.ceil(this.large / 1e6)} MB: advantages are computed on request.` : "",
     ];
