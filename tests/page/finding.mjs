@@ -131,6 +131,18 @@ export async function link() {
     // a token that the path does not have
     await page.evaluate((hash) => { location.hash = hash; }, `#/${session}/${leaf}/${all.tokens}`);
     await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("This path has no token"));
+    assert.equal(await page.textContent("#details"), `This path has no token ${all.tokens + 1}.`);
+    // a turn that the session does not have yet: no other one is opened, and it is when it exists
+    const { list } = await ask(tap, `/v1/sessions/${session}`);
+    const last = list.at(-1).turn;
+    await page.evaluate((hash) => { location.hash = hash; }, `#/${session}/${last + 2}/3`);
+    await page.waitForFunction((line) => document.querySelector("#tokens .empty")?.textContent === line, `Session ${session} has no turn ${last + 2}. Its last turn is ${last}.`);
+    for (const more of [1, 2]) {
+      await generate(tap, session, { text: `The sea ${more}`, sampling_params: { max_new_tokens: 5 } });
+      await page.waitForSelector(`#forest [data-turn="${last + more}"]`);
+      if (more === 1) assert.ok(await page.isVisible("#tokens .empty"), "no other turn is opened");
+    }
+    await page.waitForFunction((hash) => location.hash === hash && document.getElementById("tokens").getAttribute("aria-activedescendant") === "t3", `#/${session}/${last + 2}/3`);
     // links to other views
     for (const [hash, shown] of [[`#compare/${session}/${leaf}/${session}/2/40`, "#left40"], [`#group/${session}/1`, "#samples table"], [`#/${session}/2/1`, "#t1"]]) {
       const other = await opened(tap.control, { at: `/${hash}` });

@@ -118,15 +118,19 @@ function openFirst() {
   return empty.open();
 }
 
-/** Opens a session at the path that ends in `leaf`, or at the path of its last turn. */
+/** Opens a session at the path that ends in `leaf`, or at the path of its last turn if `leaf` is null. */
 async function openSession(session, leaf = null, at = null) {
   show("path");
   try {
     await chooseSession(session);
     if (open.session !== session) return;
-    const last = open.list.length ? forest.leafOf(open.list.at(-1).turn) : null;
-    const chosen = leaf !== null && open.list[leaf] ? leaf : last;
-    if (chosen !== null) await openPath(chosen, { at: chosen === leaf ? at : null });
+    const last = open.list.at(-1)?.turn ?? null;
+    if (leaf !== null && !open.list[leaf]) {
+      const problem = `Session ${label(session, 128)} has no turn ${leaf}.${last === null ? "" : ` Its last turn is ${last}.`}`;
+      view.showMessage(problem);
+      announce(problem);
+    } else if (leaf !== null) await openPath(leaf, { at });
+    else if (last !== null) await openPath(forest.leafOf(last));
     else if (open.running.length) follow(open.running[0]);
     else view.showMessage("This session has no turns yet.");
   } catch (error) {
@@ -267,8 +271,11 @@ watch(async () => {
   if (open.session === null) return openFirst();
   const before = open.list.length;
   await look(true);
-  if (shown !== "path") return;
+  if (shown !== "path" || view.trajectory) return;
+  const asked = parse(location.hash);
+  // no other turn is opened instead of one that the session may get later
+  if (asked?.view === "path" && asked.leaf !== null && asked.leaf >= before) return open.list[asked.leaf] && openPath(asked.leaf, { at: asked.at });
   // if no path is open, open the newest one
-  if (!view.trajectory && open.running.length) follow(open.running[0]);
-  else if (!view.trajectory && open.list.length > before) await openPath(forest.leafOf(open.list.at(-1).turn));
+  if (open.running.length) follow(open.running[0]);
+  else if (open.list.length > before) await openPath(forest.leafOf(open.list.at(-1).turn));
 });

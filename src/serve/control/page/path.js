@@ -154,11 +154,18 @@ export class PathView {
       this.isWhole = true;
       part("export").disabled = false;
       this.announce(`${amount(trajectory.total, "token")}, ${amount(this.survey.spikes.length, "entropy spike")}.`);
-      if (at !== null && at >= trajectory.total) this.announce(`This path has no token ${count(at + 1)}.`);
+      if (at !== null && at >= trajectory.total) this.#lacks(at);
       if (turn !== null && this.sheet.chosen < 0) this.#toTurn(turn);
     } catch (error) {
       this.problem(error);
     }
+  }
+
+  /** Says that the path has no token `at`. */
+  #lacks(at) {
+    const problem = `This path has no token ${count(at + 1)}.`;
+    part("details").replaceChildren(element("p", { class: "sub" }, problem));
+    this.announce(problem);
   }
 
   /** Follows a running sequence. */
