@@ -23,7 +23,7 @@ from sums import Sum, sums, verify
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
-from tokentap import Client
+from tokentap import Client, SampleAdvantages
 
 
 def options() -> argparse.ArgumentParser:
@@ -121,7 +121,10 @@ class Run:
 
     def batch(self, sessions: list[str]) -> dict[str, Tensor]:
         """The rows of the sessions; rows with the same prompt are a group of the advantages."""
-        advantages = {"estimator": self.options.estimator, "entropy_over": self.options.entropy_over}
+        advantages: SampleAdvantages = {
+            "estimator": self.options.estimator,
+            "entropy_over": self.options.entropy_over,
+        }
         pad = self.tokenizer.pad_token_id
         made = self.client.samples(sessions, "verl", pad_token_id=pad, advantages=advantages).torch()
         if made.refused:

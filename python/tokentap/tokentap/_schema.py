@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 VERSION = 2
 
 # The members of docs/reference/export-schema.md.
-MEMBERS = dict(
-    line.split(": ")
+MEMBERS: dict[str, str] = {
+    path: kind
     for line in """
 schema_version: int64
 row_key: string
@@ -124,7 +124,8 @@ turns[].missing_columns[].name: string
 turns[].missing_columns[].reason: string
 turns[].extras: optional string
 """.strip().splitlines()
-)
+    for path, _, kind in [line.partition(": ")]
+}
 
 # The columns whose objects may have members that this version does not know.
 NESTED = {path.split("[")[0] for path in MEMBERS if "[]." in path}
