@@ -18,6 +18,7 @@ TYPES = [kind for _, kind in inspect.getmembers(trajectories, inspect.isclass) i
 def schemas(demo: Demo) -> dict[str, Any]:
     with urllib.request.urlopen(f"{demo.control}/openapi.json") as reply:
         found: dict[str, Any] = json.load(reply)["components"]["schemas"]
+    found["Trajectories"] = found["TrajectoryList"]
     # two have no name there
     found["LeftOutPath"] = found["Trajectories"]["properties"]["refused"]["items"]
     found["MissingColumn"] = found["Turn"]["properties"]["missing_columns"]["items"]
