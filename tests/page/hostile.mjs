@@ -249,10 +249,23 @@ export async function long() {
       const highest = await drawn("[data-position]");
       for (const [name, lines] of highest.rows) assert.ok(lines <= LINES[name], `${name} has ${lines} lines at ${width} px`);
       if (width > 800) assert.ok(highest.table <= highest.room, `session, turn and position are on the screen: ${highest.table} of ${highest.room} px`);
+      for (const session of [ATTEMPT, LONGEST]) {
+        await page.evaluate((to) => { location.hash = to; }, `#/${session}`);
+        await page.waitForFunction((text) => document.getElementById("where").textContent === text, `${session}reward 0.125policy 0`);
+        const cut = await page.evaluate(() => {
+          const heading = document.getElementById("where").getBoundingClientRect();
+          return [...document.querySelectorAll("#where > span")].filter((node) => {
+            const { right, bottom } = node.getBoundingClientRect();
+            return right > heading.right + 1 || bottom > heading.bottom + 1 || node.scrollWidth > node.clientWidth + 1;
+          }).map((node) => node.textContent);
+        });
+        assert.deepEqual(cut, [], `name, reward and policy are in the heading at ${width} px`);
+        assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the heading is not wider than the screen");
+      }
       assert.deepEqual(faults, []);
       await context.close();
     }
-    return "names of 32, 60 and 128 characters whole in the tables of the run, and a tag of 250 in two lines: 1400, 1100 and 390 px";
+    return "names of 32, 60 and 128 characters whole in the tables of the run and in the heading, before reward and policy; a tag of 250 in two lines: 1400, 1100 and 390 px";
   } finally {
     await tap.stop();
   }
