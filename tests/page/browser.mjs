@@ -22,7 +22,7 @@ export async function closed() {
   await browser?.close();
 }
 
-/** A page whose `faults` are console errors, failed scripts, dialogs and requests to anywhere but `origin`. */
+/** A page whose `faults` are console errors, failed scripts, dialogs, requests to anywhere but `origin`, and wrong marks of requests. */
 export async function opened(origin, { at = "/", theme = "light", viewport = { width: 1400, height: 900 }, isPhone = false, expected = () => false, init } = {}) {
   const context = await (await launched()).newContext({ viewport: isPhone ? { width: 390, height: 844 } : viewport, isMobile: isPhone, hasTouch: isPhone, colorScheme: theme, acceptDownloads: true });
   const page = await context.newPage();
@@ -39,6 +39,10 @@ export async function opened(origin, { at = "/", theme = "light", viewport = { w
   page.on("request", (request) => {
     asked.push(request.url());
     if (!request.url().startsWith(`${origin}/`) && !request.url().startsWith("blob:")) fault(`request: ${request.url()}`);
+    // what the page reads is marked, so that the access log can leave it out; exports are not
+    const { pathname } = new URL(request.url());
+    const isMarked = request.headers()["x-tokentap-viewer"] === "page";
+    if (/^\/(v1\/|detokenize$)/.test(pathname) && isMarked === (pathname === "/v1/samples")) fault(`${isMarked ? "marked" : "not marked"}: ${request.url()}`);
   });
   await page.goto(origin + at);
   return { page, context, faults, asked };

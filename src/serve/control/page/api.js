@@ -23,7 +23,7 @@ function stored() {
   }
 }
 
-/** Keeps what the page polls out of the access log. */
+/** Keeps what the page reads out of the access log. An export is not marked. */
 const VIEWER = { "x-tokentap-viewer": "page" };
 
 /** Requests that were sent ahead, by path. */
@@ -49,16 +49,16 @@ export async function get(path, signal) {
   return reply ?? (await call(path, { headers: VIEWER, signal })).json();
 }
 
-/** Sends POST with JSON and returns the JSON reply. */
+/** Sends POST with JSON, which changes nothing, and returns the JSON reply. */
 export async function post(path, body, signal) {
-  return (await call(path, posted(body, signal))).json();
+  return (await call(path, posted(body, { headers: VIEWER, signal }))).json();
 }
 
-const posted = (body, signal) => ({ method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+const posted = (body, { headers, signal }) => ({ method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body), signal });
 
 /** Sends POST with JSON and returns the body of the reply as a Blob, and its headers. */
 export async function postBlob(path, body, signal) {
-  const answer = await call(path, posted(body, signal));
+  const answer = await call(path, posted(body, { signal }));
   return { blob: await answer.blob(), headers: answer.headers };
 }
 
