@@ -80,7 +80,13 @@ impl App {
         let shared = ports::shared_state(&proxy, apis, &limits);
 
         let (restored, is_restored) = watch::channel(directory.is_none());
-        let restoring = restoration::restore(Arc::clone(&proxy), directory, restored);
+        // a ledger of another schema must refuse the process before it writes to its own log
+        let restoring = async {
+            if let Err(error) = proxy.sessions.first_ledger_answer().await {
+                return format!("--ledger: {error}");
+            }
+            restoration::restore(Arc::clone(&proxy), directory, restored).await
+        };
         let tasks = tasks::spawn(&proxy, engine, renderer, &ports, &is_restored);
         let archiving = archive.map(|storage| archive::start(&proxy, storage, &is_restored));
         let exporting = exporter.map(Exporting::start);
@@ -94,7 +100,6 @@ impl App {
         let cut = tokio::select! {
             cut = serving => Ok(cut),
             error = restoring => Err(error),
-            error = proxy.sessions.ledger_refusal() => Err(format!("--ledger: {error}")),
         };
 
         drain::finish(&proxy, archiving, control, clock).await;

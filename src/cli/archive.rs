@@ -16,7 +16,7 @@ pub async fn run(args: &ArchiveArgs) -> Result<bool, String> {
     let uri = &args.uri;
     let storage = Storage::open_existing(uri)?;
     let done = match args.operation {
-        ArchiveOperation::Ls => list(&storage).await.map(|()| true),
+        ArchiveOperation::Ls => list(&storage).await,
         ArchiveOperation::Verify => check(&storage).await,
     };
     done.map_err(|error| format!("{uri}: {error}"))
@@ -43,12 +43,23 @@ async fn check(storage: &Storage) -> Result<bool, ArchiveError> {
     Ok(problems == 0)
 }
 
-/// Prints a line for each manifest, as soon as it is read.
-async fn list(storage: &Storage) -> Result<(), ArchiveError> {
-    let mut total = (0, 0, 0, 0_u64);
+/// Prints a line for each manifest, as soon as it is read. A chain of another build ends at the first manifest that cannot be read, with a line
+/// for it. Returns whether all were read.
+async fn list(storage: &Storage) -> Result<bool, ArchiveError> {
+    let (mut total, mut is_complete) = ((0, 0, 0, 0_u64), true);
     for chain in chains(storage).await? {
         let mut manifests = Manifests::list(storage, chain).await?;
-        while let Some((manifest, problem)) = manifests.next().await? {
+        loop {
+            let (manifest, problem) = match manifests.next().await {
+                Ok(Some(read)) => read,
+                Ok(None) => break,
+                Err(error @ ArchiveError::OtherVersion { .. }) => {
+                    print(&format!("problem: {error}\n"));
+                    is_complete = false;
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
             let mut text = String::new();
             let problem = problem.map(|problem| format!("  {problem}")).unwrap_or_default();
             line(&mut text, format_args!("{}{problem}", describe(&manifest)));
@@ -59,7 +70,7 @@ async fn list(storage: &Storage) -> Result<(), ArchiveError> {
     }
     let (count, rows, bytes, missed) = total;
     print(&format!("{count} manifests, {rows} rows, {bytes} bytes, {missed} missed paths\n"));
-    Ok(())
+    Ok(is_complete)
 }
 
 fn describe(manifest: &Manifest) -> String {

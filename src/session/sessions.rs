@@ -349,16 +349,17 @@ impl Sessions {
         Some(LedgerStatus { counts: &sharing.counts, is_down, detached_bytes })
     }
 
-    /// Resolves only if the first answer of the ledger shows that this build cannot use it. If that happens later, the process keeps the
+    /// Waits for the first answer of the ledger, at most for its time limit.
+    ///
+    /// # Errors
+    /// When it shows that this build cannot use the ledger. If that happens later, all partitions count as failed: the process keeps the
     /// turns that it has recorded, and does not write to the ledger.
-    pub async fn ledger_refusal(&self) -> LedgerError {
-        if let Backend::Shared(sharing) = &self.backend
-            && let Err(error @ (LedgerError::OtherSchema(_) | LedgerError::Unreadable(_))) =
-                sharing.ledger.fleet().await
-        {
-            return error;
+    pub async fn first_ledger_answer(&self) -> Result<(), LedgerError> {
+        let Backend::Shared(sharing) = &self.backend else { return Ok(()) };
+        match sharing.fleet().await {
+            Err(error @ (LedgerError::OtherSchema(_) | LedgerError::Unreadable(_))) => Err(error),
+            _ => Ok(()),
         }
-        std::future::pending().await
     }
 
     /// Applies one record of the local log. Records come in the order in which they were written; some may be missing.

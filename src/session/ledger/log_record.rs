@@ -124,6 +124,10 @@ mod tests {
             .map(|bytes| bytes[..2].into())
             .collect();
         assert_eq!(first, [[0, 3], [0, 255], [1, 7], [2, 1]], "a new layout needs a new SCHEMA");
+        assert!(
+            (3..=u8::MAX).all(|kind| LogRecord::decode(PROCESS, &[kind, 0]).is_none()),
+            "a new record needs a new SCHEMA"
+        );
         for record in records {
             let (record, mut bytes) = (LogRecord::from(record), Vec::new());
             record.encode(&mut bytes).unwrap();

@@ -36,6 +36,8 @@ pub(crate) struct MemoryLedger {
     pub failing: Mutex<BTreeMap<u16, LedgerError>>,
     /// The id of the fleet cannot be read.
     pub is_fleet_down: AtomicBool,
+    /// Another build has described it.
+    pub has_other_schema: AtomicBool,
     /// Bytes of all pictures.
     pub image_limit: AtomicU64,
     /// Milliseconds for which a picture stays after its last use.
@@ -78,6 +80,7 @@ impl MemoryLedger {
             disruptions: watch::Sender::new(0),
             failing: Mutex::default(),
             is_fleet_down: AtomicBool::new(false),
+            has_other_schema: AtomicBool::new(false),
             image_limit: AtomicU64::new(u64::MAX),
             image_ttl_ms: AtomicU64::new(u64::MAX),
             image_failure: Mutex::default(),
@@ -151,6 +154,9 @@ impl Ledger for MemoryLedger {
     fn fleet(&self) -> LedgerFuture<Arc<str>> {
         if self.is_fleet_down.load(Ordering::Relaxed) {
             return Box::pin(std::future::ready(Err(LedgerError::Unavailable("the fleet is down".into()))));
+        }
+        if self.has_other_schema.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Err(LedgerError::OtherSchema("9".into()))));
         }
         ready(format!("{:016x}", self.state().fleet).into())
     }

@@ -51,6 +51,11 @@ impl Sharing {
         let was_any_down = self.is_any_down();
         let fleet = self.within_timeout(None, self.check_fleet()).await;
         self.is_fleet_unknown.store(fleet.is_err(), Ordering::Relaxed);
+        if let Err(error @ (LedgerError::OtherSchema(_) | LedgerError::Unreadable(_))) = &fleet {
+            // another build has described it anew: a write would mix two formats
+            let all: Vec<u16> = (0..PARTITIONS).collect();
+            return self.mark_down(&all, error);
+        }
         let probe = async |partitions: Vec<u16>| {
             let Some(first) = partitions.first() else { return };
             let answer = self.within_timeout(None, self.ledger.probe(*first)).await;
@@ -258,6 +263,24 @@ mod tests {
             store.settle().await;
         }
         assert!(ledger.state().lists.contains_key("z"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ledger_that_another_build_describes_anew_gets_no_entries() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let store = shared(&ledger, Duration::from_secs(3600));
+        let sharing = Arc::clone(store.sharing());
+        let commit = async |name: &str| Call::new(Arc::clone(&store), name.into()).commit(draft(&[1], &[2])).1.await;
+        assert!(commit("a").await.is_ok());
+        ledger.has_other_schema.store(true, Ordering::Relaxed);
+        sharing.probe_primaries().await;
+        assert!(commit("b").await.is_err(), "it is detached");
+        store.settle().await;
+        assert!(!ledger.state().lists.contains_key("b"));
+        ledger.has_other_schema.store(false, Ordering::Relaxed);
+        sharing.probe_primaries().await;
+        store.settle().await;
+        assert!(ledger.state().lists.contains_key("b"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use tokentap::session::ledger::log::{Fsync, Log, Options, ReplaySummary, read};
+use tokentap::session::ledger::log::{Fsync, Log, OpenError, Options, ReplaySummary, read};
 use tokentap::session::ledger::{Change, LogRecord, ProcessRecord, Record, RecordLog, SCHEMA};
 use tokentap::session::{Turn, TurnMetadata};
 
@@ -19,8 +19,8 @@ const ENVELOPE: usize = 17;
 const MARKER: [u8; 8] = *b"\x9cmarker\x01";
 
 /// Writes a file between two intact ones. The first byte selects its kind: arbitrary bytes, frames with valid checksums, or an intact log
-/// with a changed byte, a truncated end and appended bytes. Both intact files are always read completely. Of a damaged log all intact
-/// records are read, and no record that was never written.
+/// with a changed byte, a truncated end and appended bytes. Both intact files are always read completely, and a log is refused only if it
+/// has intact records that cannot be read. Of a damaged log all intact records are read, and no record that was never written.
 pub fn log(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     match kind % 3 {
@@ -28,10 +28,15 @@ pub fn log(bytes: &[u8]) {
         0 => drop(between(&[first_line(), rest].concat())),
         1 => {
             let (file, frames) = framed(rest);
-            let (records, replayed) = between(&file);
+            let (records, replayed) = match between(&file) {
+                Ok(read) => read,
+                Err(unknown) => {
+                    return assert!((1..=frames).contains(&unknown), "{unknown} of {frames}: {}", shown(bytes));
+                }
+            };
             assert!(replayed.torn.is_empty(), "{:?}: {}", replayed.torn, shown(bytes));
             // records with an impossible session or turn are skipped
-            let skipped = replayed.unknown + replayed.damaged_regions();
+            let skipped = replayed.damaged_regions();
             assert_eq!(records.len() as u64 + skipped, frames, "{}", shown(bytes));
             if !records.is_empty() {
                 let again = read_back(&written(&records)).0;
@@ -117,14 +122,24 @@ fn read_back(bytes: &[u8]) -> (Vec<LogRecord>, ReplaySummary) {
 }
 
 /// Reads a file with these bytes between two intact ones; returns its records.
-fn between(bytes: &[u8]) -> (Vec<LogRecord>, ReplaySummary) {
+///
+/// # Errors
+/// The number of its intact records that cannot be read, if it is refused for them.
+fn between(bytes: &[u8]) -> Result<(Vec<LogRecord>, ReplaySummary), u64> {
     let (good, known) = good();
     let dir = tempfile::tempdir().unwrap();
     for (number, bytes) in [(0, &good[..]), (1, bytes), (2, good)] {
         std::fs::write(file(dir.path(), number), bytes).unwrap();
     }
     let mut records = Vec::new();
-    let replayed = read(dir.path(), |_, record| records.push(record)).unwrap();
+    let replayed = match read(dir.path(), |_, record| records.push(record)) {
+        Ok(replayed) => replayed,
+        Err(OpenError::UnknownRecords { path, records }) => {
+            assert_eq!(path, file(dir.path(), 1));
+            return Err(records);
+        }
+        Err(error) => panic!("{error}"),
+    };
     assert_eq!(replayed.records, records.len() as u64);
     assert_eq!(replayed.bytes, (2 * good.len() + bytes.len()) as u64);
     assert!(replayed.torn.len() < 2, "{:?}", replayed.torn);
@@ -133,7 +148,7 @@ fn between(bytes: &[u8]) -> (Vec<LogRecord>, ReplaySummary) {
     }
     assert!(records.starts_with(known) && records.ends_with(known), "the intact files are read completely");
     let end = records.len() - known.len();
-    (records.drain(known.len()..end).collect(), replayed)
+    Ok((records.drain(known.len()..end).collect(), replayed))
 }
 
 /// Builds frames with valid checksums; returns the file and their number. Each frame takes from the input the kind of its record, the length of
@@ -171,7 +186,11 @@ fn damaged(rest: &[u8]) {
         file[whole] ^= change;
     }
     file.extend(garbage);
-    let (records, replayed) = between(&file);
+    let (records, replayed) = match between(&file) {
+        Ok(read) => read,
+        // the appended bytes may be a frame
+        Err(unknown) => return assert!(unknown > 0 && !garbage.is_empty(), "{}", shown(rest)),
+    };
     let mut ends = vec![FIRST_LINE];
     while let Some(length) = frame_length(&good[ends[ends.len() - 1]..]) {
         ends.push(ends[ends.len() - 1] + length);
