@@ -28,6 +28,9 @@ const DETOKENIZE: &str = "/detokenize";
 /// The header of the requests of viewers, such as the page and `tokentap top`, which repeat them every few seconds.
 const VIEWER: &str = "x-tokentap-viewer";
 
+/// Routes whose POST changes nothing: a viewer repeats them as well.
+const READING_POSTS: [&str; 2] = [DETOKENIZE, "/v1/advantages"];
+
 /// Classifies a request to the control port.
 pub(crate) fn classify<B>(request: &Request<B>) -> RequestInfo {
     let path = request.uri().path();
@@ -50,7 +53,8 @@ pub(crate) fn classify<B>(request: &Request<B>) -> RequestInfo {
         let endpoint = control_route::below_v1(path).map_or("other", |route| route.pattern);
         Route { endpoint, kind: RouteKind::Other }
     };
-    let is_probe = request.method() == Method::GET && request.headers().contains_key(VIEWER);
+    let only_reads = request.method() == Method::GET || READING_POSTS.contains(&route.endpoint);
+    let is_probe = only_reads && request.headers().contains_key(VIEWER);
     RequestInfo { route, access: Access::Control, needs_sessions: true, is_probe, ..open(route.endpoint) }
 }
 

@@ -119,6 +119,7 @@ async fn control_requests_are_logged_and_probes_only_at_debug() {
     get(binary.control, "/metrics").await;
     // as the page and `tokentap top` poll
     request(binary.control, "GET", "/v1/requests", &[("x-tokentap-viewer", "page")], b"").await;
+    request(binary.control, "POST", "/v1/advantages", &[("x-tokentap-viewer", "page")], b"{}").await;
     post(binary.control, "/v1/samples", b"{}").await;
     trajectories(binary.control).await.list(ListRequest::default()).await.unwrap();
     let line = binary.logged("request").await;

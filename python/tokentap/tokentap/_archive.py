@@ -96,7 +96,7 @@ def _filesystem(uri: str, scheme: str, bucket: str) -> Any:
     try:
         from pyarrow import fs
     except ImportError:
-        raise ImportError(f"reading {uri} needs pyarrow: pip install 'tokentap-sidecar[dataset]'") from None
+        raise ImportError(f"reading {uri} needs pyarrow: pip install pyarrow") from None
     if scheme != "gs":
         endpoint = os.environ.get("AWS_ENDPOINT_URL")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of entropies for papers, one column wide. They need matplotlib: `pip install 'tokentap-sidecar[notebook]'`.
+"""Figures of entropies for papers, one column wide. They need matplotlib, which the extra `notebook` adds.
 
 Each function draws into `ax`, or into a new figure, and returns the Axes. Tokens that are not measured are left out.
 The label of an axis then says how many are measured.
@@ -152,7 +152,7 @@ def _axes(ax: Axes | None, height: float) -> Any:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'tokentap-sidecar[notebook]'") from error
+        raise ImportError("figures need matplotlib: pip install matplotlib") from error
     # the first figure loads the backend, which sets parameters that the context would reset
     figure = pyplot.figure(figsize=(_COLUMN, height), dpi=_DPI, layout="constrained")
     with pyplot.rc_context(_STYLE):

@@ -6,7 +6,7 @@ import { label } from "./glyph.js";
 import { shown, step as colour } from "./scale.js";
 import { age } from "./sessions.js";
 
-/** The maximum number of characters of a name, of a list, and of the text around a token; and that of a list on one line. */
+/** The maximum number of characters of a name, of a list, of the text around a token, and of a line. */
 const [NAME, LIST, AROUND, LINE] = [128, 1000, 80, 36];
 
 /** A text; a dash if it is missing. A long one has two lines, and all of it in its title. */
