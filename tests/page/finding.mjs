@@ -252,7 +252,7 @@ export async function adapters() {
       assert.equal(await fact(page, "adapter"), expected, `token ${at} of path ${leaf}`);
     }
     assert.equal(await fact(page, "policy"), "w1, epoch 0", "the token of the base weights");
-    assert.equal(await page.textContent("#where"), "adapterspolicy w1");
+    assert.equal(await page.textContent("#where"), "adapterspolicy coder-8", "the policy of the latest turn is that of its adapter");
     for (const [flag, expected] of [["mixed_adapters", [0, 1]], ["crosses_versions", [0, 1, 2, 4]]]) {
       await page.selectOption("#flag", flag);
       await page.waitForFunction((text) => document.getElementById("turns-left")?.textContent === text, `${expected.length} of 5 turns`);
