@@ -27,7 +27,7 @@ async fn refusal(program: &str, args: &[&str]) -> Option<String> {
         return None;
     }
     let line = text.lines().find(|line| line.contains(" schema ")).unwrap_or_else(|| panic!("{text}"));
-    println!("{program}: {line}");
+    eprintln!("{program}: {line}");
     Some(line.to_owned())
 }
 
