@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use crate::columns::ExpertShape;
 
+/// The served model before the engine has answered, as a label in metrics.
+pub const UNKNOWN_MODEL: &str = "unknown";
+
 /// A product that serves as an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Product {
@@ -247,7 +250,7 @@ pub struct Capabilities {
 impl Default for Capabilities {
     fn default() -> Self {
         Self {
-            model: "unknown".into(),
+            model: UNKNOWN_MODEL.into(),
             model_path: None,
             tokenizer_path: None,
             product: None,

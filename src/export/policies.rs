@@ -71,7 +71,7 @@ impl<'a> Policies<'a> {
     }
 }
 
-/// The adapters of the spans. Different names are different adapters, whoever counts their epochs. Epochs of one name are compared within
+/// The adapters of the spans. Different names are different adapters, even if different counters number their epochs. Epochs of one name are compared within
 /// a counter, and by the trainer's name of the epoch between two.
 #[derive(Debug, Default)]
 struct AdapterComparison<'a> {

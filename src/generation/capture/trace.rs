@@ -6,11 +6,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Capture, ChatCapture, Sequence};
+use crate::engine::capabilities::UNKNOWN_MODEL;
 use crate::engine::reason::Reason;
 use crate::traces::{Failure, FailureSlot, GenerationSpan, SpanOutcome};
-
-/// The model before the engine has answered.
-const UNKNOWN_MODEL: &str = "unknown";
 
 impl Capture {
     /// Sets the span of the generation.
