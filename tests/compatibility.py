@@ -108,8 +108,8 @@ This page lists the tests that run tokentap with third-party software, and the l
 
 - *version* is what the component itself reported in that run. Other versions may work, but are not tested.
 - *tokentap* is the last commit that changed tokentap before the run, with `+` if there were uncommitted changes.
-- `make` targets run the tests and record those that pass; [CONTRIBUTING](../CONTRIBUTING.md) says what each target proves, and the head of each
-  script lists its settings. A failed run records nothing, so a newer run may have failed.
+- `make` lists the targets that run the tests, with what each proves; the head of each script lists its settings. A test that passes is recorded.
+  One that fails is not, so a later run than the recorded one may have failed.
 - *not recorded yet*: no run has been recorded since this page exists.
 """
 
