@@ -67,7 +67,7 @@ pub(super) fn plugin(found: &Capabilities, report: &mut Report) {
                 Some(version) if version.starts_with("0.5.6") || version.starts_with("0.5.12") => {
                     format!("SGLang {version} supports no plugin")
                 }
-                _ => "`pip install tokentap-sglang` beside SGLang 0.5.23 makes them exact; the server's log says if it declines".to_owned(),
+                _ => "the plugin `python/tokentap-sglang` in the environment of SGLang 0.5.23 makes them exact; the log of SGLang says if it declines".to_owned(),
             };
             report.line(Ok, "exact", format!("no, entropies are estimates from top-k: {why}"));
         }
