@@ -59,4 +59,21 @@ pub(super) async fn finish(proxy: &Arc<Proxy>, archiving: Option<Archiving>, con
     let limit = proxy.config.ledger.ledger_timeout;
     let _ = timeout(limit, proxy.sessions.settle_entries()).await;
     let _ = timeout(clock.remaining().max(limit), proxy.sessions.settle_images()).await;
+    report_detached(proxy);
+}
+
+/// Reports turns that the ledger still lacks. The local log keeps them for the next start.
+fn report_detached(proxy: &Proxy) {
+    let bytes = proxy.sessions.ledger_status().map_or(0, |status| status.detached_bytes);
+    if bytes == 0 {
+        return;
+    }
+    match &proxy.config.sessions.data_dir {
+        Some(folder) => {
+            tracing::warn!(bytes, folder = %folder.display(), "the ledger lacks turns; a start with this --data-dir appends them");
+        }
+        None => {
+            tracing::error!(bytes, "the ledger lacks turns, which end with this process, because it has no --data-dir")
+        }
+    }
 }

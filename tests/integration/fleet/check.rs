@@ -62,16 +62,26 @@ async fn check_reports_the_settings_of_the_ledger() {
 async fn serve_logs_a_ledger_that_evicts_as_an_error_and_answers() {
     let options = ["--maxmemory-policy", "allkeys-lru"];
     let Some(server) = Server::start_with("VALKEY_SERVER", &options) else { return };
-    let alone = StandaloneEngine::start().await;
-    let mut binary = Binary::with_flags(alone.addr, &["--ledger", &server.url()]).await;
-    let line =
-        binary.logged("partitions of the shared ledger fail: their turns are not shared until it works again").await;
-    assert_eq!(line["level"], json!("ERROR"));
-    assert!(line["error"].as_str().unwrap().contains("maxmemory-policy \"allkeys-lru\""), "{line}");
-    generate_turn(binary.data, "s", &[1, 2, 3], "").await;
-    assert_eq!(server.keys("*"), 0, "nothing is written to it");
-    binary.terminate();
-    assert_eq!(binary.code().await, Some(0));
+    let (alone, dir) = (StandaloneEngine::start().await, tempfile::tempdir().unwrap());
+    let ledger = ["--ledger", &server.url()];
+    let log = ["--data-dir", dir.path().to_str().unwrap()];
+    let ends = "the ledger lacks turns, which end with this process, because it has no --data-dir";
+    let stays = "the ledger lacks turns; a start with this --data-dir appends them";
+    for (flags, level, end) in [(&[][..], "ERROR", ends), (&log, "WARN", stays)] {
+        let mut binary = Binary::with_flags(alone.addr, &[&ledger, flags].concat()).await;
+        let line = binary
+            .logged("partitions of the shared ledger fail: their turns are not shared until it works again")
+            .await;
+        assert_eq!(line["level"], json!("ERROR"));
+        assert!(line["error"].as_str().unwrap().contains("maxmemory-policy \"allkeys-lru\""), "{line}");
+        generate_turn(binary.data, "s", &[1, 2, 3], "").await;
+        assert_eq!(server.keys("*"), 0, "nothing is written to it");
+        binary.terminate();
+        let line = binary.logged(end).await;
+        assert_eq!(line["level"], json!(level), "{line}");
+        assert!(line["bytes"].as_u64().unwrap() > 0, "{line}");
+        assert_eq!(binary.code().await, Some(0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
