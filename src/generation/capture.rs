@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Captures one reply: parses its numbers, measures and adds entropies, and removes the forced members.
 
+mod buffers;
 mod chat;
 mod measure;
 mod trace;
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,7 +18,6 @@ use crate::engine::capabilities::Product;
 use crate::engine::events::{Chunk, NoKnownPrefix, Numbers};
 use crate::engine::plan::Plan;
 use crate::engine::reason::Reason;
-use crate::entropy::TokenStats;
 use crate::generation::ReplyStats;
 use crate::generation::context::GenerationContext;
 use crate::generation::enrich;
@@ -31,6 +30,7 @@ use crate::json::{Cursor, Edit, Malformed, Splice};
 use crate::metrics::ModelMetrics;
 use crate::session::Fault;
 use crate::traces::{Failure, GenerationSpan};
+use buffers::Buffers;
 pub(crate) use chat::ChatCapture;
 
 /// The capture of one reply. Keeps the request's ids in flight until it is dropped.
@@ -58,28 +58,6 @@ pub struct Capture {
     /// When the current event was read.
     now: Instant,
 }
-
-/// The memory of a step. A new one would be allocated for each reply, and would not be in the processor's cache.
-#[derive(Debug, Default)]
-struct Buffers {
-    /// The numbers of the current object.
-    numbers: Numbers,
-    /// The statistics of its rows.
-    stats: Vec<TokenStats>,
-    /// Its published entropies.
-    values: Vec<f32>,
-    /// The engine's own exact values for it, one number per token; NaN where it reported none.
-    exact: Vec<f32>,
-}
-
-thread_local! {
-    /// The memory for the next step on this thread. Each buffer is cleared before it is filled.
-    static BUFFERS: Cell<Option<Box<Buffers>>> = const { Cell::new(None) };
-}
-
-/// The most tokens and logprobs of a step whose memory is kept: about 1 MB a thread.
-const KEPT_TOKENS: usize = 4096;
-const KEPT_LOGPROBS: usize = 32 * KEPT_TOKENS;
 
 /// The reply is not in SGLang's format.
 #[derive(Debug, thiserror::Error)]
@@ -284,18 +262,15 @@ impl Capture {
     pub fn begin_step(&mut self, now: Instant) {
         self.now = now;
         if self.buffers.is_none() {
-            self.buffers = BUFFERS.take();
+            self.buffers = Buffers::take();
         }
     }
 
     /// Ends what [`Self::begin_step`] began: adds the time that was spent on parsing, measuring and writing.
     pub fn end_step(&mut self) {
         self.observed.overhead += self.now.elapsed();
-        let Some(Buffers { numbers, stats, .. }) = self.buffers.as_deref() else { return };
-        let tokens = numbers.chosen.capacity().max(numbers.exact.capacity()).max(stats.capacity());
-        let logprobs = numbers.rows.capacity().max(numbers.support.capacity());
-        if tokens <= KEPT_TOKENS && logprobs <= KEPT_LOGPROBS {
-            BUFFERS.set(self.buffers.take());
+        if let Some(buffers) = self.buffers.take_if(|buffers| buffers.can_be_kept()) {
+            buffers.keep();
         }
     }
 

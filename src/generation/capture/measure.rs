@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::{Buffers, Capture};
+use super::Capture;
+use super::buffers::Buffers;
 use crate::engine::events::Chunk;
 use crate::engine::plan::{ExactSource, ItemPlan};
 use crate::engine::reason::Reason;
