@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
 use opentelemetry::propagation::TextMapPropagator;
-use opentelemetry::trace::{SpanContext, TraceContextExt, TraceFlags};
+use opentelemetry::trace::{SpanContext, TraceContextExt, TraceFlags, TraceState};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
@@ -100,7 +100,14 @@ fn caller(headers: &HeaderMap) -> SpanContext {
         return SpanContext::NONE;
     }
     let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
-    context.span().span_context().clone()
+    let span = context.span().span_context().clone();
+    SpanContext::new(span.trace_id(), span.span_id(), span.trace_flags(), span.is_remote(), state(headers))
+}
+
+/// The state of the caller, which may be in several headers; the propagator reads the first. Empty if it is not valid.
+fn state(headers: &HeaderMap) -> TraceState {
+    let lines: Result<Vec<&str>, _> = headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str).collect();
+    lines.ok().and_then(|lines| lines.join(",").parse().ok()).unwrap_or_default()
 }
 
 /// The value of `traceparent` that names a sampled span.
@@ -184,6 +191,16 @@ mod tests {
         headers.append(TRACEPARENT, caller.parse().unwrap());
         assert_eq!(begin(&mut headers).expect("a new trace").identity.parent, SpanId::INVALID);
         assert_eq!(headers.get_all(TRACEPARENT).iter().count(), 1);
+    }
+
+    #[test]
+    fn state_in_several_headers_is_read_as_one() {
+        let caller = format!("00-{TRACE}-{PARENT}-01");
+        let mut headers = headers(&[(TRACEPARENT, &caller), (TRACESTATE, "vendor=1")]);
+        headers.append(TRACESTATE, "other=2".parse().unwrap());
+        let span = begin(&mut headers).expect("its trace is sampled");
+        assert_eq!(span.identity.context.trace_state().header(), "vendor=1,other=2");
+        assert_eq!(headers.get_all(TRACESTATE).iter().count(), 2, "they pass unchanged");
     }
 
     #[test]

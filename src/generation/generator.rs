@@ -216,8 +216,8 @@ impl Generator {
     /// What the span of a generation is about.
     fn span_subject(&self, call: &ClientCall, source: &Source) -> SpanSubject {
         let (operation, adapter) = match source {
-            Source::Generate { request, chat: None } => (Operation::Completion, request.adapter(0)),
-            Source::Generate { request, .. } => (Operation::Chat, request.adapter(0)),
+            Source::Generate { request, chat: None } => (Operation::Completion, request.common_adapter()),
+            Source::Generate { request, .. } => (Operation::Chat, request.common_adapter()),
             Source::EngineChat(chat) => (Operation::Chat, chat.lora_path.clone()),
         };
         let has_session = self.context.settings.records || call.is_named;

@@ -126,6 +126,15 @@ impl GenerateRequest {
         adapter(self.lora_path.get(at)?)
     }
 
+    /// The adapter of all prompts; `None` if they have different ones.
+    #[must_use]
+    pub fn common_adapter(&self) -> Option<Arc<str>> {
+        match &self.lora_path {
+            PerItem::Many(names) if names.iter().any(|name| *name != names[0]) => None,
+            _ => self.adapter(0),
+        }
+    }
+
     /// Parses a body.
     ///
     /// # Errors
@@ -437,6 +446,23 @@ mod tests {
         for last in ["{}", "5", "null"] {
             let request = parsed(&format!(r#"{{"metadata":{{"session_id":"s"}},"metadata":{last}}}"#));
             assert_eq!(request.sessions.metadata, None, "{last}");
+        }
+    }
+
+    #[test]
+    fn common_adapter_is_that_of_all_prompts() {
+        for (adapters, expected) in [
+            (r#""a""#, Some("a")),
+            (r#"["a","a"]"#, Some("a")),
+            (r#"["a","b"]"#, None),
+            (r#"["a",null]"#, None),
+            (r#"[null,"a"]"#, None),
+            ("[]", None),
+            ("null", None),
+            (r#""""#, None),
+        ] {
+            let request = parsed(&format!(r#"{{"text":["x","y"],"lora_path":{adapters}}}"#));
+            assert_eq!(request.common_adapter().as_deref(), expected, "{adapters}");
         }
     }
 
