@@ -85,11 +85,25 @@ function reply(asked, name) {
   return { text: "", output_ids: ids, meta_info: meta, ...(asked.return_prompt_token_ids ? { prompt_token_ids: prompt } : {}) };
 }
 
+/** Writes the reply as a stream of the tokens that are new. Before an event it waits for `next`, which gives the number of all tokens then. */
+async function streamed(answer, whole, next) {
+  const { output_ids: ids, meta_info: meta } = whole;
+  const lists = ["output_token_logprobs", "output_top_logprobs"].filter((key) => meta[key]);
+  answer.writeHead(200, { "content-type": "text/event-stream" });
+  for (let from = 0, to; from < ids.length; from = to) {
+    to = Math.min(await next(), ids.length);
+    const added = Object.fromEntries(lists.map((key) => [key, meta[key].slice(from, to)]));
+    const state = { completion_tokens: to, finish_reason: to === ids.length ? meta.finish_reason : null };
+    answer.write(`data: ${JSON.stringify({ ...whole, output_ids: ids.slice(from, to), meta_info: { ...meta, ...added, ...state } })}\n\n`);
+  }
+  answer.end("data: [DONE]\n\n");
+}
+
 /**
  * Starts the engine; returns its `url` and `stop`. `strips`: its tokenizer drops the space at the beginning of a text, as Llama 2's does.
- * `name` is the name of its model and weights.
+ * `name` is the name of its model and weights. `next` paces streams of requests with `paced`.
  */
-export async function engine({ strips = false, name } = {}) {
+export async function engine({ strips = false, name, next } = {}) {
   const decode = (ids) => ids.map(text).join("").replace(strips ? /^ / : "", "");
   const server = createServer((request, answer) => {
     let body = "";
@@ -100,11 +114,11 @@ export async function engine({ strips = false, name } = {}) {
       if (request.url === "/generate") {
         // tokentap's probe for the vocabulary size
         if (asked.sampling_params?.logit_bias) return say(400, { error: { message: `logit_bias must has keys in [0, ${VOCABULARY - 1}]` } });
-        return say(200, reply(asked, name));
+        return asked.paced ? streamed(answer, reply(asked, name), next) : say(200, reply(asked, name));
       }
       if (request.url === "/detokenize") return say(200, { text: asked.tokens.map(decode) });
       if (request.url === "/model_info") return say(200, { model_path: "scripted", served_model_name: name ?? "scripted", is_generation: true, weight_version: name ?? "w1" });
-      if (request.url === "/server_info") return say(200, { version: "0.5.23", frontend: "python" });
+      if (request.url === "/server_info") return say(200, { version: "0.5.23", frontend: "python", incremental_streaming_output: true });
       if (request.url === "/v1/models") return say(200, { data: [{ id: name ?? "scripted" }] });
       return say(404, { error: { message: "not here" } });
     });
