@@ -327,11 +327,12 @@ impl Sessions {
         }
     }
 
-    /// Stores pictures that the ledger lacks.
+    /// Stores pictures that the ledger lacks, and appends the changes that wait for them.
     pub async fn settle_images(&self) {
         if let Backend::Shared(sharing) = &self.backend {
             sharing.end_pause_of_images();
             sharing.share_due_images().await;
+            sharing.settle_all().await;
         }
     }
 

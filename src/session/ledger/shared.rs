@@ -48,6 +48,9 @@ pub enum LedgerError {
     /// The ledger has lost its data. Processes write deletions to it before they append sessions again.
     #[error("the ledger has lost its data a moment ago")]
     Recovering,
+    /// The pictures of finished paths are stored in the ledger before the paths.
+    #[error("the pictures of finished paths are not in the ledger yet")]
+    AwaitsImages,
     /// The ledger refused it, such as for a lack of memory.
     #[error("the ledger refused the command: {0}")]
     Refused(Arc<str>),

@@ -593,7 +593,12 @@ fn outcome(result: &Result<Appended, LedgerError>) -> &'static str {
         Ok(Appended::Behind) => "behind",
         Ok(Appended::Gone) => "gone",
         Err(LedgerError::Timeout(_) | LedgerError::Unconfirmed) => "timeout",
-        Err(LedgerError::Unavailable(_) | LedgerError::FleetUnknown(_) | LedgerError::Recovering) => "unavailable",
+        Err(
+            LedgerError::Unavailable(_)
+            | LedgerError::FleetUnknown(_)
+            | LedgerError::Recovering
+            | LedgerError::AwaitsImages,
+        ) => "unavailable",
         Err(LedgerError::Refused(_)) => "refused",
         Err(LedgerError::OtherSchema(_) | LedgerError::Unreadable(_)) => "unreadable",
     }

@@ -155,22 +155,27 @@ impl Sharing {
             let line = self.line(&name);
             let settled = self.within_timeout(Some(partition_of(&name)), async {
                 let mut known = line.known.lock().await;
-                self.settle(&line, &mut known).await?;
+                let is_appended = self.settle_available(&line, &mut known).await?;
                 if known.is_unconfirmed {
                     self.load(&line, &mut known).await?;
                     let is_replicated = self.ledger.is_replicated(&name).await?;
                     // after a disruption, another primary may confirm entries that it does not have
                     known.is_unconfirmed &= !is_replicated || known.checked != self.suspicion();
                 }
-                if !known.is_detached() && !known.is_unconfirmed && !known.images.is_failed {
+                if is_appended && !known.is_unconfirmed && !known.images.is_failed {
                     self.end_unsettled(&line, &known);
                 }
-                Ok(())
+                Ok(is_appended)
             });
-            if let Err(error) = settled.await {
-                // it is tried again in the next round
-                failures += 1;
-                tracing::warn!(%error, session = %name, "changes of a shared session are not in the ledger");
+            match settled.await {
+                Ok(true) => {}
+                // another process may have stored the pictures. A failure is counted
+                Ok(false) => drop(self.read_images(&line).await),
+                Err(error) => {
+                    // it is tried again in the next round
+                    failures += 1;
+                    tracing::warn!(%error, session = %name, "changes of a shared session are not in the ledger");
+                }
             }
         }
     }

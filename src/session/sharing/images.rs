@@ -575,6 +575,47 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn paths_of_a_ledger_that_lost_all_data_follow_their_pictures() {
+        // with entries that another process appends first, those of this one are merged after them
+        for is_merged in [false, true] {
+            for (fails_for, expected) in [(30, 30..30 + 2 * PAUSE.as_secs()), (3600, LONGEST_WAIT.as_secs()..90)] {
+                let ledger = Arc::new(MemoryLedger::new());
+                let [first, second] = processes(&ledger);
+                turn(&first, "s", &[1], 1).await.unwrap();
+                first.sharing().freeze(&"s".into()).await.unwrap();
+                let finished = || ledger.state().finished.values().map(Vec::len).sum::<usize>();
+                assert_eq!(finished(), 1);
+                let fleet = ledger.state().fleet + 1;
+                *ledger.state() = crate::session::ledger::memory::State { fleet, ..Default::default() };
+                ledger.disruptions.send_modify(|count| *count += 1);
+                *ledger.image_failure.lock() = Some(LedgerError::Recovering);
+                if is_merged {
+                    text(&second, "s", &[7]).await;
+                }
+                let begun = Instant::now();
+                let background = tokio::spawn(Arc::clone(&first).run());
+                while finished() == 0 {
+                    if begun.elapsed().as_secs() >= fails_for {
+                        *ledger.image_failure.lock() = None;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                background.abort();
+                let elapsed = begun.elapsed().as_secs();
+                assert!(expected.contains(&elapsed), "{is_merged}: {elapsed} s, where {expected:?} are expected");
+                let turns = second.refresh(["s"]).await.map(|()| second.session("s").unwrap().summary().turns);
+                if fails_for < elapsed {
+                    assert_eq!(turns, Ok(if is_merged { 2 } else { 1 }));
+                    assert!(
+                        known(&second, "s").await.into_iter().any(|is_known| is_known),
+                        "it is published after its picture"
+                    );
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn session_that_is_merged_keeps_pictures_that_the_ledger_lacks() {
         let ledger = Arc::new(MemoryLedger::new());
         let [first, second] = processes(&ledger);

@@ -96,7 +96,7 @@ impl Importer {
                 }
             }
             known.position = Position::after(None, &list);
-            if sharing.append_detached(&line, &mut known).await?.is_ok() {
+            if sharing.append_detached(&line, &mut known, false).await?.is_ok() {
                 break Imported::Appended;
             }
         };

@@ -173,11 +173,23 @@ impl Sharing {
     }
 
     /// Compares the list again if the ledger may have lost entries, and appends all detached changes.
+    ///
+    /// # Errors
+    /// When the ledger fails, and [`LedgerError::AwaitsImages`].
     pub(super) async fn settle(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
+        if self.settle_available(line, known).await? { Ok(()) } else { Err(LedgerError::AwaitsImages) }
+    }
+
+    /// The same for the changes before a finished path whose pictures the ledger may lack: the background stores them first. Returns whether
+    /// all changes are appended.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub(super) async fn settle_available(&self, line: &Line, known: &mut ListCache) -> Result<bool, LedgerError> {
         known.forget_removed();
         let is_checked = known.position.is_none() || known.checked == self.suspicion();
         if is_checked && !known.is_detached() {
-            return Ok(());
+            return Ok(true);
         }
         let mut is_gone = false;
         loop {
@@ -188,12 +200,17 @@ impl Sharing {
             if !known.missing.is_empty() {
                 self.begin(line, known)?;
             }
-            let outcome = match self.append_detached(line, known).await? {
-                Ok(()) => self.append_missing(line, known).await?,
-                Err(Outdated) => Err(Outdated),
+            let outcome = match self.append_detached(line, known, true).await? {
+                Ok(true) => self.append_missing(line, known).await?,
+                other => other,
             };
-            if outcome.is_ok() {
-                break;
+            match outcome {
+                Ok(true) => break,
+                Ok(false) => {
+                    self.mark_unsettled(line, known);
+                    return Ok(false);
+                }
+                Err(Outdated) => {}
             }
             // a list that was to be begun, and still does not exist then, is that of a deleted session
             is_gone = known.position.is_none();
@@ -207,7 +224,16 @@ impl Sharing {
         } else {
             self.end_unsettled(line, known);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether finished paths of the session may be appended: the ledger has its pictures, or they are given up. An archiver excludes a path
+    /// that lacks a picture, and does not look at it again.
+    fn may_publish(&self, line: &Line, known: &mut ListCache) -> bool {
+        if self.note_images(line, known) {
+            known.images.is_failed = !self.is_full_of_detached();
+        }
+        known.images.is_settled()
     }
 
     /// Notes that the ledger has all changes of the session, unless it may have lost some since the list was compared.
@@ -226,12 +252,13 @@ impl Sharing {
         self.unsettled.lock().remove(&line.name);
     }
 
-    /// Appends the detached entries of the session in memory.
+    /// Appends the detached entries of the session in memory. Returns false at a finished path that waits for pictures, if `waits`.
     pub(super) async fn append_detached(
         &self,
         line: &Line,
         known: &mut ListCache,
-    ) -> Result<Result<(), Outdated>, LedgerError> {
+        waits: bool,
+    ) -> Result<Result<bool, Outdated>, LedgerError> {
         while known.is_detached() && known.log.len() > known.confirmed() {
             let from = known.confirmed();
             let until = known.log.len().min(from + STEP);
@@ -243,12 +270,18 @@ impl Sharing {
                 let record = known.record(at);
                 turns += u64::from(matches!(record.change, Change::Turn(_)));
                 if let Change::Finished { leaf, .. } = &record.change {
+                    if waits && !self.may_publish(line, known) {
+                        break;
+                    }
                     let leaf = known.session.as_ref().and_then(|session| Some(session.turn(*leaf)?.about.uid));
                     finished.extend(leaf);
                 }
                 let entry = entry(known.log[at].uid, &record)?;
                 bytes += entry.body.len();
                 entries.push(entry);
+            }
+            if entries.is_empty() {
+                return Ok(Ok(false));
             }
             let Ok(replicated) = self.append(line, known, &entries, finished, true).await? else {
                 return Ok(Err(Outdated));
@@ -258,12 +291,16 @@ impl Sharing {
             known.position = Position::after(known.position, &entries);
             self.counts.joined.fetch_add(turns, Ordering::Relaxed);
         }
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
 
-    /// Appends the changes that other entries took the place of.
-    async fn append_missing(&self, line: &Line, known: &mut ListCache) -> Result<Result<(), Outdated>, LedgerError> {
-        while let Some(next) = known.missing.front() {
+    /// Appends the changes that other entries took the place of. Returns false at a finished path that waits for pictures.
+    async fn append_missing(&self, line: &Line, known: &mut ListCache) -> Result<Result<bool, Outdated>, LedgerError> {
+        while let Some(first) = known.missing.front() {
+            if matches!(first.change, MissingChange::Finished(_)) && !self.may_publish(line, known) {
+                return Ok(Ok(false));
+            }
+            let Some(next) = known.missing.front() else { break };
             let uid = next.uid;
             let session = known.session.clone().expect("a list has a first entry");
             let record = self.record_of(&session, known.confirmed() as u64, &next.change);
@@ -286,7 +323,7 @@ impl Sharing {
             self.apply(line, known, uid, record)?;
             known.position = Position::after(known.position, &entries);
         }
-        Ok(Ok(()))
+        Ok(Ok(true))
     }
 
     /// The record of a missing change after `length` entries, and the uid of the last turn of a path that it finishes. `None` if it cannot

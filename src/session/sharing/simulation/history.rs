@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, sleep};
 
+use super::super::image_sync::EXPECTED;
 use super::clients::{ClientLog, client};
 use super::faults::{Connection, Loss, Server};
 use super::local_log::LocalLog;
@@ -187,8 +188,8 @@ impl History {
             for process in &*fleet.processes.borrow() {
                 process.cut.store(false, Ordering::Relaxed);
             }
-            // every process settles, then one of them finishes the idle sessions of all
-            sleep(Duration::from_secs(20)).await;
+            // every process settles, and finishes paths without pictures that no process has; then one finishes the idle sessions of all
+            sleep(Duration::from_secs(20) + EXPECTED).await;
             for process in &fleet.processes.borrow()[1..] {
                 process.background.abort();
             }
