@@ -20,13 +20,16 @@ use tokio::sync::mpsc;
 use crate::metrics::Metrics;
 pub(crate) use exporter::Exporter;
 use span::{EndedSpan, SpanIdentity};
-pub(crate) use span::{Failure, FailureSlot, GenerationSpan, Operation, SpanOutcome, SpanSubject};
+pub(crate) use span::{Failure, FailureSlot, GenerationSpan, Operation, SpanOutcome, SpanSubject, UnsentSpan};
 
 /// Spans that wait for the collector.
 const QUEUE: usize = 4096;
 
 /// The bytes of a caller's state that its span has: what the specification asks every tracer to carry.
 const LONGEST_STATE: usize = 512;
+
+/// The flag of a trace whose id is random, of W3C Trace Context Level 2.
+const RANDOM: TraceFlags = TraceFlags::new(2);
 
 /// The header with the trace and the span of the caller: W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
@@ -69,7 +72,8 @@ impl Traces {
         let state =
             Some(caller.trace_state()).filter(|state| caller.is_valid() && state.header().len() <= LONGEST_STATE);
         let state = state.cloned().unwrap_or_default();
-        let context = SpanContext::new(trace, ids.new_span_id(), TraceFlags::SAMPLED, false, state);
+        let flags = TraceFlags::SAMPLED | if caller.is_valid() { caller.trace_flags() } else { TraceFlags::default() };
+        let context = SpanContext::new(trace, ids.new_span_id(), flags, false, state);
         headers.insert(TRACEPARENT, traceparent(&context));
         if !caller.is_valid() {
             // the state belongs to the trace of an invalid parent
@@ -101,7 +105,14 @@ fn caller(headers: &HeaderMap) -> SpanContext {
     }
     let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
     let span = context.span().span_context().clone();
-    SpanContext::new(span.trace_id(), span.span_id(), span.trace_flags(), span.is_remote(), state(headers))
+    let flags = span.trace_flags() | (flags(parent) & RANDOM);
+    SpanContext::new(span.trace_id(), span.span_id(), flags, span.is_remote(), state(headers))
+}
+
+/// The flags in a `traceparent` with ids. The propagator keeps only whether the trace is sampled.
+fn flags(parent: &HeaderValue) -> TraceFlags {
+    let text = parent.to_str().ok().and_then(|text| text.get(53..55));
+    TraceFlags::new(text.and_then(|text| u8::from_str_radix(text, 16).ok()).unwrap_or(0))
 }
 
 /// The state of the caller, which may be in several headers; the propagator reads the first. Empty if it is not valid.
@@ -110,9 +121,9 @@ fn state(headers: &HeaderMap) -> TraceState {
     lines.ok().and_then(|lines| lines.join(",").parse().ok()).unwrap_or_default()
 }
 
-/// The value of `traceparent` that names a sampled span.
+/// The value of `traceparent` that names a span, with its flags.
 fn traceparent(context: &SpanContext) -> HeaderValue {
-    let text = format!("00-{}-{}-01", context.trace_id(), context.span_id());
+    let text = format!("00-{}-{}-{:02x}", context.trace_id(), context.span_id(), context.trace_flags());
     HeaderValue::try_from(text).expect("hexadecimal digits and hyphens are valid in a header")
 }
 
@@ -182,6 +193,13 @@ mod tests {
             assert_eq!(sent(&headers)[1], span.identity.context.trace_id().to_string(), "{caller:?}");
             assert!(!headers.contains_key(TRACESTATE), "{caller:?}");
         }
+    }
+
+    #[test]
+    fn random_trace_id_stays_marked_as_one() {
+        let mut headers = headers(&[(TRACEPARENT, &format!("00-{TRACE}-{PARENT}-03"))]);
+        assert_eq!(begin(&mut headers).expect("its trace is sampled").identity.context.trace_flags().to_u8(), 3);
+        assert_eq!(sent(&headers)[3], "03");
     }
 
     #[test]

@@ -378,6 +378,9 @@ impl Capture {
             // most replies repeat the id that the request had
             let known = self.plan.rids.get(index).map(|(known, _)| known).filter(|known| ***known == *rid);
             let rid = known.map_or_else(|| rid.into(), Arc::clone);
+            if let (0, Some(span)) = (index, &mut self.span) {
+                span.set_rid(&rid);
+            }
             if self.plan.entropy_request.wanted {
                 self.entropy_writer.name(&rid, index);
             }

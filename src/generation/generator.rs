@@ -28,7 +28,7 @@ use crate::engine::capabilities::Capabilities;
 use crate::engine::plan::{FailuresSinceProbe, GuardRefusal, RequestShape};
 use crate::error::Error;
 use crate::session::{Policy, SessionError, Sessions};
-use crate::traces::{Failure, Operation, SpanSubject};
+use crate::traces::{Failure, Operation, SpanSubject, UnsentSpan};
 
 /// The reply header that names the session.
 pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-tokentap-session");
@@ -124,26 +124,17 @@ impl Generator {
         let GenerationRequest { source, mut call } = request;
         if let Some(traces) = &self.context.traces {
             let subject = self.span_subject(&call, &source);
-            call.span = traces.begin(&mut call.head.headers, subject);
+            call.span = UnsentSpan::new(traces.begin(&mut call.head.headers, subject));
         }
-        let limit = self.context.settings.pause_wait;
-        if !limit.is_zero() && self.policy.is_paused() {
-            let Self { context, policy, .. } = &**self;
-            Box::pin(context.interruptions.wait_while_paused(policy, limit, &context.metrics)).await?;
-        }
+        self.admit(&call, &source).await.inspect_err(|error| call.span.refuse(error.status()))?;
         let records = self.context.settings.records;
-        if records {
-            self.context.settings.session.check(&self.sessions, &call.session, source.turns())?;
-            if call.is_named && !call.tags.is_empty() {
-                Box::pin(check_tags(&self.sessions, &call)).await?;
-            }
-        }
         let session = HeaderValue::try_from(&*call.session).ok().filter(|_| records);
         let mut generation = match source {
             Source::Generate { request, chat } => {
                 let limit = Some(self.context.settings.image_timeout);
                 let limit = limit.filter(|limit| !limit.is_zero() && request.has_media());
-                let mut planned = self.plan_generate(&call, request, chat, attempt, rid).await?;
+                let planned = self.plan_generate(&call, request, chat, attempt, rid).await;
+                let mut planned = planned.inspect_err(|error| call.span.refuse(error.status()))?;
                 planned.active.capture_mut().set_span(call.span.take());
                 let mut limit = limit.map(BeginLimit::new);
                 let (reply, active) = match &mut limit {
@@ -168,6 +159,22 @@ impl Generator {
             generation.head.headers.insert(SESSION, session);
         }
         Ok(generation)
+    }
+
+    /// Waits while the engine is paused, and checks whether the session takes the turns of a call.
+    async fn admit(&self, call: &ClientCall, source: &Source) -> Result<(), Error> {
+        let Self { context, policy, sessions, .. } = self;
+        let limit = context.settings.pause_wait;
+        if !limit.is_zero() && policy.is_paused() {
+            Box::pin(context.interruptions.wait_while_paused(policy, limit, &context.metrics)).await?;
+        }
+        if context.settings.records {
+            context.settings.session.check(sessions, &call.session, source.turns())?;
+            if call.is_named && !call.tags.is_empty() {
+                Box::pin(check_tags(sessions, call)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs a chat of the engine's own endpoint. The head of a stream whose events all come at the end does not wait for the engine.
@@ -201,7 +208,8 @@ impl Generator {
         may_hold_rid: bool,
     ) -> Result<Generation, Error> {
         let kind = chat.kind;
-        let mut planned = self.plan_chat(&call, chat, attempt, may_hold_rid).await?;
+        let planned = self.plan_chat(&call, chat, attempt, may_hold_rid).await;
+        let mut planned = planned.inspect_err(|error| call.span.refuse(error.status()))?;
         planned.active.capture_mut().set_span(call.span.take());
         let (reply, active) = self.send(&call, planned).await?;
         let generation = self.receive(reply, active, call.reads, call.head).await?;

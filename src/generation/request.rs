@@ -18,7 +18,7 @@ use crate::engine::sglang::routes::Route;
 use crate::engine::sglang::sglext::SglextOptions;
 use crate::engine::transport::client::UpstreamCall;
 use crate::session::{Chat, Labels, Tags};
-use crate::traces::GenerationSpan;
+use crate::traces::UnsentSpan;
 
 /// A request's id, set once it is known.
 pub(crate) type RequestId = OnceLock<Arc<str>>;
@@ -221,7 +221,7 @@ pub struct ClientCall {
     /// How the events are accessed.
     pub reads: EventAccess,
     /// The span of its generation, until the capture of the reply has it.
-    pub(crate) span: Option<Box<GenerationSpan>>,
+    pub(crate) span: UnsentSpan,
 }
 
 /// What the headers of a call tell tokentap.

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use opentelemetry::{InstrumentationScope, Key, KeyValue};
 use opentelemetry_http::{HttpClient, HttpError};
-use opentelemetry_otlp::{Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{Protocol, RetryPolicy, WithExportConfig, WithHttpConfig};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanExporter as _;
@@ -67,6 +67,8 @@ impl Exporter {
             .with_http()
             .with_http_client(client)
             .with_protocol(Protocol::HttpBinary)
+            // until the time of the request is over
+            .with_retry_policy(RetryPolicy::default().with_max_retries(usize::MAX))
             .with_endpoint(endpoint)
             .build()
             .map_err(|error| error.to_string())?;

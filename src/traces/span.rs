@@ -105,8 +105,39 @@ pub(crate) struct GenerationSpan {
     /// When its last sequence ended.
     ended: Option<Instant>,
     finishes: Vec<Cow<'static, str>>,
+    /// The id of its first sample.
+    rid: Option<Arc<str>>,
     failure: FailureSlot,
     missing: Option<&'static str>,
+}
+
+/// The span of a generation that is not sent yet. If it is dropped, the generation was refused, or its client left.
+#[derive(Debug, Default)]
+pub(crate) struct UnsentSpan(Option<Box<GenerationSpan>>);
+
+impl UnsentSpan {
+    pub(crate) fn new(span: Option<Box<GenerationSpan>>) -> Self {
+        Self(span)
+    }
+
+    /// Records with which status the generation was refused.
+    pub(crate) fn refuse(&self, status: StatusCode) {
+        self.0.iter().for_each(|span| span.failure.set(Failure::Status(status)));
+    }
+
+    /// The span, once the generation is to be sent.
+    pub(crate) fn take(&mut self) -> Option<Box<GenerationSpan>> {
+        self.0.take()
+    }
+}
+
+impl Drop for UnsentSpan {
+    fn drop(&mut self) {
+        if let Some(span) = self.0.take() {
+            span.failure.set(Failure::Disconnected);
+            span.end(SpanOutcome::default());
+        }
+    }
 }
 
 /// What is known of a generation once it has ended.
@@ -114,7 +145,7 @@ pub(crate) struct GenerationSpan {
 pub(crate) struct SpanOutcome {
     /// The served model.
     pub model: Option<Arc<str>>,
-    /// The id of the request; with several sequences that of the first.
+    /// The id of the request. That of the first sample in the reply takes precedence.
     pub rid: Option<Arc<str>>,
     /// Tokens of the prompts and of the replies; `None` if the reply was not read.
     pub tokens: Option<[u64; 2]>,
@@ -140,7 +171,12 @@ impl GenerationSpan {
     pub(super) fn new(traces: Arc<Traces>, identity: SpanIdentity) -> Self {
         let started = (SystemTime::now(), Instant::now());
         let failure = FailureSlot::default();
-        Self { traces, identity, started, ended: None, finishes: Vec::new(), failure, missing: None }
+        Self { traces, identity, started, ended: None, finishes: Vec::new(), rid: None, failure, missing: None }
+    }
+
+    /// Records the id of the first sample in the reply. The first one stays.
+    pub(crate) fn set_rid(&mut self, rid: &Arc<str>) {
+        self.rid.get_or_insert_with(|| Arc::clone(rid));
     }
 
     /// Records that a sequence ended `now`. Later than the first 64, a sequence has no finish reason in the span.
@@ -167,6 +203,7 @@ impl GenerationSpan {
         let (started, began) = self.started;
         let ended = self.ended.filter(|_| failure.is_none()).unwrap_or_else(Instant::now);
         let subject = &mut self.identity.subject;
+        outcome.rid = self.rid.take().or(outcome.rid);
         for text in [&mut subject.session, &mut subject.adapter, &mut outcome.model, &mut outcome.rid] {
             *text = text.take().map(shared_bounded);
         }

@@ -134,6 +134,7 @@ async fn samples_of_a_prompt_share_a_span() {
     let found = attributes(&span.attributes);
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     assert!((found["tokentap.entropy.mean"].as_f64().unwrap() - mean).abs() < 1e-6, "over all samples");
+    assert_eq!(found["gen_ai.response.id"], reply[0]["meta_info"]["id"], "that of the first sample");
     assert_eq!(found["gen_ai.usage.input_tokens"], 3, "the prompt is counted once");
     assert_eq!(found["gen_ai.usage.output_tokens"], 15);
     assert_eq!(found["gen_ai.response.finish_reasons"], json!(["length", "length", "length"]));
@@ -290,6 +291,24 @@ async fn error_of_tokentap_is_the_cause() {
     assert_eq!(client.await.unwrap().status, 504);
     assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("504"), "not that of a client that left");
     drop(call);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn generation_that_is_not_sent_has_a_span() {
+    let mut collector = ManualUpstream::start().await;
+    let flags = ["--pause-wait", "1h", "--otlp", &url(collector.addr)];
+    let demo = Demo::start(EngineOptions::default(), &flags).await;
+    let refused = post(demo.proxy.data, "/generate", b"{\"input_ids\":[99999999],\"rid\":\"r\"}").await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("400"));
+
+    assert_eq!(post(demo.proxy.control, "/pause_generation", b"{}").await.status, 200);
+    let mut client = Connection::open(demo.proxy.data).await;
+    client.send(&written(demo.proxy.data, "POST", "/generate", &[], b"{\"text\":\"a\"}")).await;
+    let waits = || demo.proxy.metric("tokentap_pause_waiting");
+    soon("it waits for the engine", async { while waits().await != 1.0 {} }).await;
+    drop(client);
+    assert_eq!(cause(&span(&mut collector).await).as_deref(), Some("disconnected"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,6 +23,7 @@ use crate::serve::data::forward::{target, upstream_headers};
 use crate::serve::identity::{Identity, InvalidIdentity, add_routing_key};
 use crate::serve::proxy::Proxy;
 use crate::session::Labels;
+use crate::traces::UnsentSpan;
 
 /// A call whose body has been read.
 #[derive(Debug, Clone)]
@@ -105,7 +106,7 @@ impl ReceivedCall {
             tags: session.tags,
             signals,
             reads,
-            span: None,
+            span: UnsentSpan::default(),
         });
         GenerationRequest { source, call }
     }
