@@ -270,6 +270,11 @@ async fn errors_are_described() {
     assert_eq!((late.status, &late.json()["error"]["code"]), (409, &json!("frozen")));
     for (path, body, status) in [
         ("/generate", json!({"text": "a", "entropy_options": {"top_k": 0}}), 400),
+        // refused by the engine
+        ("/generate", json!({"text": 5}), 400),
+        ("/generate", json!([1]), 400),
+        ("/v1/responses", json!({"model": "demo", "input": "a", "previous_response_id": "resp_0"}), 404),
+        ("/v1/responses/input_tokens", json!({"model": "demo", "input": "a", "previous_response_id": "resp_0"}), 404),
         ("/v1/chat/completions", json!({"model": "demo"}), 400),
         ("/v1/completions", json!({"model": "demo", "prompt": 7.5}), 400),
         ("/v1/responses", json!({"model": "demo"}), 400),

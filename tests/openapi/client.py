@@ -12,11 +12,12 @@ from tokentap_client.api.training import export_samples
 from tokentap_client.api.trajectories import finished_paths, get_trajectories
 from tokentap_client.models import (
     ControlError,
-    DataError,
+    DataErrorDetail,
     ErrorCode,
     Estimator,
     ExportSamplesResponse200,
     Format,
+    GenerateError,
     GenerateReply,
     GenerateRequest,
     LogitRows,
@@ -79,6 +80,9 @@ assert denied.status_code == 401, denied
 assert isinstance(denied.parsed, ControlError), denied
 assert denied.parsed.error.code == ErrorCode.DENIED, denied
 refused = generate.sync(client=data, body=GenerateRequest.from_dict({"text": "a", "entropy_options": {"top_k": 0}}))
-assert isinstance(refused, DataError), refused
+assert isinstance(refused, GenerateError) and isinstance(refused.error, DataErrorDetail), refused
 assert "top_k" in refused.error.message, refused
+# the engine's own check of types
+refused = generate.sync(client=data, body=GenerateRequest.from_dict({"text": 5}))
+assert isinstance(refused, GenerateError) and isinstance(refused.message, str), refused
 print("clients: the one in Python generates, lists, rewards, exports, measures and reads errors")

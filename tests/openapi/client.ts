@@ -45,7 +45,8 @@ async function run(): Promise<void> {
   const denied = await api.listSessions({ client: createClient({ baseUrl: controlUrl }) });
   check(denied.response?.status === 401 && denied.error?.error.code === "denied", denied);
   const refused = await api.generate({ client: data, body: { text: "a", entropy_options: { top_k: 0 } } });
-  check(refused.error?.error.message.includes("top_k"), refused);
+  const cause = refused.error?.error;
+  check(typeof cause === "object" && cause.message.includes("top_k"), refused);
   console.log("clients: the one in TypeScript generates, lists, rewards, exports, measures and reads errors");
 }
 

@@ -13,6 +13,7 @@ use crate::engine::reason::Reason;
 use crate::engine::sglang::routes;
 use crate::entropy::Estimator;
 use crate::export::Format;
+use crate::generation::generator::SESSION;
 use crate::json::Value;
 use crate::serve::body::Body;
 use crate::serve::control::page::{file_response, file_tag};
@@ -186,7 +187,7 @@ fn add_control_errors(operation: &mut Value, codes: &[Value], errors: &[Value]) 
             let members = [("code", text_of(error, "code").into()), ("message", text_of(error, "example").into())];
             (text_of(error, "code").to_owned(), object([("value", object([("error", object(members))]))]))
         });
-        let mut reply = error_reply(status, &descriptions.join(" "), "ControlError");
+        let mut reply = error_reply(status, &descriptions.join(" "), "ControlError", false);
         members(&mut reply, &["content", "application/json"])
             .push(("examples".to_owned(), Value::Object(examples.collect())));
         let codes = errors.iter().map(|error| text_of(error, "code").into()).collect();
@@ -199,6 +200,8 @@ fn add_control_errors(operation: &mut Value, codes: &[Value], errors: &[Value]) 
 /// meaning on some routes is listed with the name of the meaning, and may have another schema.
 fn add_data_errors(operation: &mut Value, format: &Value, errors: &[Value]) {
     let statuses = format.get("statuses").and_then(Value::as_array).expect("a list of statuses");
+    let headers = operation.get("responses").and_then(|replies| replies.get("200")?.get("headers"));
+    let has_session = headers.is_some_and(|headers| headers.get(SESSION.as_str()).is_some());
     for error in errors {
         let status = text_of(error, "status");
         let of = error.get("of").and_then(Value::as_str);
@@ -207,24 +210,28 @@ fn add_data_errors(operation: &mut Value, format: &Value, errors: &[Value]) {
             continue;
         }
         let schema = error.get("schema").and_then(Value::as_str).unwrap_or_else(|| text_of(format, "schema"));
-        let reply = error_reply(status, text_of(error, "description"), schema);
+        // those of the engine
+        let has_session = has_session && ["400", "default"].contains(&status);
+        let reply = error_reply(status, text_of(error, "description"), schema, has_session);
         members(operation, &["responses"]).push((status.to_owned(), reply));
     }
 }
 
-fn error_reply(status: &str, description: &str, schema: &str) -> Value {
+fn error_reply(status: &str, description: &str, schema: &str, has_session: bool) -> Value {
     let schema = reference(&format!("#/components/schemas/{schema}"));
     let mut reply = object([
         ("description", description.into()),
         ("content", object([("application/json", object([("schema", schema)]))])),
     ]);
+    let session = SESSION;
     let header = match status {
-        "401" => Some("WWW-Authenticate"),
-        "503" => Some("Retry-After"),
+        "401" => Some(("WWW-Authenticate", "WWW-Authenticate")),
+        "503" | "529" => Some(("Retry-After", "Retry-After")),
+        _ if has_session => Some((session.as_str(), "Session")),
         _ => None,
     };
-    if let Some(name) = header {
-        let place = reference(&format!("#/components/headers/{name}"));
+    if let Some((name, component)) = header {
+        let place = reference(&format!("#/components/headers/{component}"));
         members(&mut reply, &[]).insert(1, ("headers".to_owned(), object([(name, place)])));
     }
     reply

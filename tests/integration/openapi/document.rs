@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The document as a test reads it: operations, parameters, and schemas that validate replies.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 use tokentap::json;
 
@@ -82,11 +84,27 @@ impl Document {
         listed.and_then(Value::as_array).into_iter().flatten().map(|parameter| self.resolve(parameter)).collect()
     }
 
-    /// Checks that the document describes this reply: its status, its media type, its members and the code of its error.
+    /// The headers that the document describes anywhere.
+    fn header_names(&self) -> BTreeSet<&str> {
+        let replies =
+            self.operations.iter().flat_map(|operation| operation.value["responses"].as_object().unwrap().values());
+        replies
+            .filter_map(|reply| self.resolve(reply)["headers"].as_object())
+            .flatten()
+            .map(|(name, _)| &**name)
+            .collect()
+    }
+
+    /// Checks that the document describes this reply: its status, its headers, its media type, its members and the code of its error.
     pub fn check(&self, operation: &Operation, answer: &Answer) {
         let about = format!("{} {}: {} {}", operation.method, operation.path, answer.status, answer.text());
         let reply = operation.value["responses"].get(answer.status.to_string());
         let reply = self.resolve(reply.unwrap_or_else(|| panic!("the status is not described: {about}")));
+        for name in self.header_names() {
+            let described = || reply["headers"].as_object().into_iter().flatten();
+            let is_described = described().any(|(known, _)| known.eq_ignore_ascii_case(name));
+            assert!(is_described || answer.header(name).is_none(), "{name} is not described: {about}");
+        }
         let Some(content) = reply.get("content") else { return };
         let media_type = answer.header("content-type").unwrap_or_default().split(';').next().unwrap().trim();
         let media = content.get(media_type).unwrap_or_else(|| panic!("{media_type} is not described: {about}"));
