@@ -55,6 +55,9 @@ impl Chain {
         let name = ChainName { store: store.clone(), part: format_part(partition, generation) };
         let mut chain = Self { name, position: source.start(), has_begun: false };
         chain.follow(storage).await?;
+        if !chain.has_begun {
+            check_other_stores(storage, &store).await?;
+        }
         let recovered = source.recovered(partition).filter(|recovered| chain.has_begun && chain.position > *recovered);
         if let Some(recovered) = recovered {
             tracing::warn!(
@@ -110,6 +113,23 @@ impl Chain {
             None => Err(refusal.unwrap_or_else(|| vanished(&name))),
         }
     }
+}
+
+/// How many other stores are read before a chain begins. An archive has manifests of one version, so one would do if no manifest is damaged.
+const OTHER_STORES: usize = 4;
+
+/// Refuses to add a chain to an archive of another version: the readers of both builds would refuse the whole archive then.
+async fn check_other_stores(storage: &Storage, store: &str) -> Result<(), ArchiveError> {
+    let own = format!("store={store}");
+    let stores = storage.folders("manifest").await?.into_iter().filter(|folder| *folder != own);
+    for store in stores.take(OTHER_STORES) {
+        let Some(part) = storage.folders(&format!("manifest/{store}")).await?.pop() else { continue };
+        let Some(last) = storage.names(&format!("manifest/{store}/{part}")).await?.pop() else { continue };
+        if let Err(error @ ArchiveError::OtherVersion { .. }) = read(storage, &last).await {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// All chains of an archive.

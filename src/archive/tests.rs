@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::sync::Notify;
 
+use super::chain::Chain;
 use super::*;
 use crate::export::parquet_row_texts as row_texts;
 use crate::export::row_key;
@@ -364,6 +365,27 @@ async fn verify_reports_missing_and_damaged_objects() {
     ] {
         assert!(problems[fault].contains(part), "{fault}: {:?}", problems[fault]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn archive_of_another_version_gets_no_chain() {
+    let inner = Arc::new(InMemory::new());
+    let (storage, manifests) = three_manifests(&inner).await;
+    let own = Source::new(1);
+    let other =
+        |store: &str| Location::from(format!("a/prefix/manifest/store={store}/part=0/00000000000000000001.json"));
+    inner.put(&other("damaged"), "{}".into()).await.unwrap();
+    assert!(Chain::open(&storage, &own, 0).await.is_ok_and(|chain| chain.has_begun));
+    for manifest in &manifests {
+        inner.delete(&Location::from(format!("a/prefix/{}", manifest.name()))).await.unwrap();
+    }
+    assert!(
+        Chain::open(&storage, &own, 0).await.is_ok_and(|chain| !chain.has_begun),
+        "a damaged one is not another version"
+    );
+    inner.put(&other("later"), r#"{"archive_version": 2}"#.into()).await.unwrap();
+    let refused = Chain::open(&storage, &own, 0).await;
+    assert!(matches!(refused, Err(ArchiveError::OtherVersion { found: 2, .. })), "{refused:?}");
 }
 
 #[tokio::test(start_paused = true)]
