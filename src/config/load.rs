@@ -279,7 +279,7 @@ fn complete(mut cli: Cli) -> Result<Cli, Invalid> {
 }
 
 fn server(flag: &str, url: &str) -> Result<String, Invalid> {
-    server_url(url).map_err(|error| Invalid::Line(format!("{flag} {error}")))
+    server_url(url).map_err(|error| Invalid::Line(format!("{flag} cannot be '{}': {error}", without_credentials(url))))
 }
 
 /// The URL of a server, without credentials and path.

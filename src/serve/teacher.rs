@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::config::{Config, Secret, server_url, teacher_host_and_port};
+use crate::config::{Config, Secret, server_url, teacher_host_and_port, without_credentials};
 use crate::engine::transport::client::{Client, ClientSettings};
 use crate::serve::host::Host;
 use crate::serve::problem::{ErrorCode, Problem};
@@ -60,7 +60,7 @@ pub(crate) fn at_url(config: &Config, url: &str, key: Option<&Secret>) -> Result
     if url.len() > LONGEST_URL {
         return Err(bad(format!("a URL has at most {LONGEST_URL} bytes")));
     }
-    let url = server_url(url).map_err(bad)?;
+    let url = server_url(url).map_err(|error| bad(format!("not {}: {error}", without_credentials(url))))?;
     let authority = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
     let host = Host::parse(authority).ok_or_else(|| bad(format!("{url} names no valid host")))?;
     let listed = config.teacher_host.iter().filter_map(|item| teacher_host_and_port(item));
