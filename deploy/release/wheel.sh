@@ -43,10 +43,14 @@ python deploy/release/executable.py "$out"/tokentap_sidecar-*.tar.gz
 tar -tvzf "$out"/tokentap_sidecar-*.tar.gz | grep '^-rwxr-xr-x.*/scripts/tokentap-sidecar$' >/dev/null
 
 for wheel in "$out"/*.whl; do
-  # names the oldest glibc and the symbols that the binary needs
-  report=$(auditwheel show "$wheel" 2>&1 | tr '\n' ' ')
+  # the oldest glibc whose symbols suffice for the binary
+  found=$(auditwheel show --json "$wheel" | python -c 'import json, sys; print(json.load(sys.stdin)["overall_tag"])')
   tag=${wheel##*-} tag=${tag%.whl} tag=${tag%%.*}
-  if [[ $report != *"\"$tag\""* ]]; then echo "$wheel: auditwheel does not agree with the tag: $report" >&2; exit 1; fi
+  if [[ $found != "$tag" ]]; then
+    auditwheel show "$wheel" >&2
+    echo "$wheel: auditwheel does not agree with the tag" >&2
+    exit 1
+  fi
   echo "auditwheel agrees: $tag"
 done
 ls -l "$out"
