@@ -36,6 +36,11 @@ def objcopy(*arguments: str | Path) -> None:
     subprocess.run((program, *arguments), check=True, env={**os.environ, "LD_LIBRARY_PATH": str(sysroot / "lib")})
 
 
+def neutral_mode(mode: int) -> int:
+    """A mode that does not depend on the umask."""
+    return 0o755 if mode & 0o100 else 0o644
+
+
 def archive(path: Path, files: dict[str, Path]) -> None:
     """A tar file whose bytes depend on the files only."""
 
@@ -43,6 +48,7 @@ def archive(path: Path, files: dict[str, Path]) -> None:
         info.uid = info.gid = 0
         info.uname = info.gname = "root"
         info.mtime = EPOCH
+        info.mode = neutral_mode(info.mode)
         return info
 
     plain = path.with_suffix("")
@@ -97,6 +103,8 @@ def main() -> None:
         for sbom in (info / "sboms").iterdir():
             settle_sbom(sbom)
             shutil.copy(sbom, out / f"{stem}.cyclonedx.json")
+        for path in root.rglob("*"):
+            path.chmod(neutral_mode(path.stat().st_mode))
         run(sys.executable, "-m", "wheel", "pack", "--dest-dir", out, root)
         print(f"{wheel.name}: binary {full / 1e6:.1f} MB, stripped {binary.stat().st_size / 1e6:.1f} MB")
 

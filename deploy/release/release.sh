@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds everything of a release in target/packages, and tries it: release.sh [TARGET...]
 #   TARGET   as for wheel.sh (x86_64-unknown-linux-gnu, and aarch64-unknown-linux-gnu if rustup has its standard library)
-# wheel.sh builds the wheels, the source archive, the stripped binaries, their debug information and their SBOMs. This adds the engine's
-# plugin and the checksums.
+# wheel.sh builds the wheels, the source archive, the stripped binaries, their debug information and their SBOMs. This adds the checksums.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/common.sh
@@ -17,10 +16,6 @@ python3 deploy/release/version.py
 bash deploy/release/wheel.sh "${targets[@]}"
 
 out=target/packages work=target/release-work
-# built from a copy, so that no build folder stays in the working tree
-cp -r python/tokentap-sglang "$work/plugin"
-python3 -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$out" "$work/plugin"
-
 # a public validator of CycloneDX, and that of the metadata on PyPI
 python_environment "$PWD/target/release-checks" deploy/release/checks.txt
 for sbom in "$out"/*.cyclonedx.json; do

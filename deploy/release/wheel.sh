@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the wheels, the source archive and the stripped binaries in target/packages: wheel.sh [TARGET...]
+# Builds the wheels, that of the engine's plugin too, the source archive and the stripped binaries in target/packages: wheel.sh [TARGET...]
 #   TARGET   a target triple whose standard library rustup has installed (x86_64-unknown-linux-gnu)
 # zig links against glibc 2.28, that of Debian 10 and RHEL 8. The tools are installed in target/release-tools,
 # which needs a package registry.
 set -euo pipefail
+# modes are part of the archives
+umask 022
 cd "$(dirname "$0")/../.."
 source tests/common.sh
 targets=("$@")
@@ -41,8 +43,11 @@ done
 maturin sdist --out "$out"
 python deploy/release/executable.py "$out"/tokentap_sidecar-*.tar.gz
 tar -tvzf "$out"/tokentap_sidecar-*.tar.gz | grep '^-rwxr-xr-x.*/scripts/tokentap-sidecar$' >/dev/null
+# the committed files with the same modes everywhere; a build writes files beside them
+git -c tar.umask=022 archive HEAD python/tokentap-sglang | tar -x -C "$work"
+python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$out" "$work/python/tokentap-sglang"
 
-for wheel in "$out"/*.whl; do
+for wheel in "$out"/*-manylinux_*.whl; do
   # the oldest glibc whose symbols suffice for the binary
   found=$(auditwheel show --json "$wheel" | python -c 'import json, sys; print(json.load(sys.stdin)["overall_tag"])')
   tag=${wheel##*-} tag=${tag%.whl} tag=${tag%%.*}
