@@ -19,10 +19,14 @@ zig=$(python -c 'import ziglang; print(ziglang.__path__[0])')
 # the time stamps in the archives, so that the same commit gives the same bytes
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-# panics name source files: without the folders of this machine
-export RUSTFLAGS="--remap-path-prefix=$PWD=tokentap --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo --remap-path-prefix=$(rustc --print sysroot)=rust"
+# panics name source files: without the folders of this machine, whose names may have spaces
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+printf -v CARGO_ENCODED_RUSTFLAGS '%s\x1f' "--remap-path-prefix=$PWD=tokentap" "--remap-path-prefix=$cargo_home=cargo" \
+  "--remap-path-prefix=$(rustc --print sysroot)=rust"
+export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS%$'\x1f'}
 # the same for the C code of crates
-export CFLAGS="-ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=cargo"
+printf -v CFLAGS '%q' "-ffile-prefix-map=$cargo_home=cargo"
+export CFLAGS CC_SHELL_ESCAPED_FLAGS=1
 
 rm -rf "$work" "$out"
 mkdir -p "$work" "$out"
