@@ -3,9 +3,12 @@
 # Builds everything of a release in target/packages, and tries it: release.sh [TARGET...]
 #   TARGET   as for wheel.sh (x86_64-unknown-linux-gnu, and aarch64-unknown-linux-gnu if rustup has its standard library)
 # wheel.sh builds the wheels, the source archive, the stripped binaries, their debug information and their SBOMs. This adds the checksums.
+# Fails with uncommitted files, because the archives have the time of the last commit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/common.sh
+uncommitted=$(git status --porcelain)
+if [[ $uncommitted ]]; then printf 'release.sh: uncommitted files:\n%s\n' "$uncommitted" >&2; exit 1; fi
 targets=("$@")
 if ((!${#targets[@]})); then
   targets=(x86_64-unknown-linux-gnu)
