@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the wheel of the last commit in two clones in different folders, and compares every file: twice.sh [FOLDER]
+# Builds the wheels of the last commit in two clones in different folders, with different umasks, and compares every file: twice.sh [FOLDER]
 #   FOLDER   for the clones (a new temporary folder); needs 6 GB
 set -euo pipefail
+work=$(realpath "${1:-$(mktemp -d)}")
 cd "$(dirname "$0")/../.."
-work=${1:-$(mktemp -d)}
+# the clones must not share one
+unset CARGO_TARGET_DIR
 for clone in one another/two; do
+  if [[ $clone == one ]]; then umask 022; else umask 077; fi
   git clone --quiet . "$work/$clone"
   bash "$work/$clone/deploy/release/wheel.sh" "$(uname -m)-unknown-linux-gnu" >"$work/${clone##*/}.log" 2>&1 ||
     { tail -n 20 "$work/${clone##*/}.log" >&2; exit 1; }
