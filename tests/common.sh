@@ -27,6 +27,15 @@ package_version() { # package_version PYTHON PACKAGE
   "$1" -c 'import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))' "$2"
 }
 
+# Records nothing in this run if it differs from the command on the page: DIFFERENCE is not empty, for example arguments, or a variable is set.
+record_default() { # record_default DIFFERENCE [VARIABLE...]
+  local difference=$1 name
+  for name in "${@:2}"; do difference+=${!name:+ $name=${!name}}; done
+  if [[ ! $difference || ${RECORD_PASSED:-} != 1 ]]; then return; fi
+  echo "not recorded in docs/compatibility.md: ${difference# }" >&2
+  export RECORD_PASSED=
+}
+
 # Records for docs/compatibility.md that COMMAND has passed with the version that COMPONENT reported. Does nothing without RECORD_PASSED=1.
 record_passed() { # record_passed COMPONENT VERSION COMMAND
   python3 "$(dirname "${BASH_SOURCE[0]}")/compatibility.py" --passed "$@"

@@ -33,6 +33,7 @@ if [[ ${1:-} == ci ]]; then
   timeout 120 "$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --ci
   record_passed Valkey "$(valkey_version)" "bash tests/fleet/run.sh ci"
 else
+  record_default "$*" SEEDS T TOPOLOGY FAULTS S3
   fleet=("$venv/bin/python" "$here/fleet.py" --tokentap "$tokentap" --work "$work" --seeds "${SEEDS:-1-20}" --seconds "${T:-40}"
     --topologies "${TOPOLOGY:-single,replica,sentinel,cluster,tls}" --faults "${FAULTS:-}")
   if [[ ${S3:-} ]]; then
@@ -50,8 +51,8 @@ else
     "${isolated[@]}" bash -c "$enter && exec \"\$@\"" _ "${fleet[@]}" --namespaces
   else
     echo "no network namespaces: no partitions" >&2
+    record_default "no partitions"
     "${fleet[@]}"
   fi
-  # all topologies, faults and seeds
-  if [[ ! ${SEEDS:-}${T:-}${TOPOLOGY:-}${FAULTS:-} ]]; then record_passed Valkey "$(valkey_version)" "bash tests/fleet/run.sh"; fi
+  record_passed Valkey "$(valkey_version)" "bash tests/fleet/run.sh"
 fi

@@ -8,6 +8,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+source "$root/tests/common.sh"
 source=${1:-}
 shift || true
 if [[ ! $source ]]; then
@@ -16,9 +17,9 @@ if [[ ! $source ]]; then
 fi
 if [[ ! -f $source/python/sgl_jax/launch_server.py ]]; then echo "$source is no checkout of sglang-jax" >&2; exit 2; fi
 source=$(realpath "$source")
-chosen=("$@") modes=("$@")
+record_default "$*"
+modes=("$@")
 ((${#modes[@]})) || modes=(overlap no-overlap skip-tokenizer)
-source "$root/tests/common.sh"
 tokentap=$(find_tokentap "$root")
 python=${PYTHON:-python3.12}
 if ! "$python" -c 'import sys; sys.exit(not (3, 12) <= sys.version_info < (3, 14))'; then
@@ -93,7 +94,7 @@ for mode in "${modes[@]}"; do
     "$(grep -c '^FAIL ' "$work/$mode.out")" "$( ((code)) && echo failed || echo passed)")$'\n'
 done
 printf '\n%s' "$table"
-if ((!failed && !${#chosen[@]})); then
+if ((!failed)); then
   found=$(PYTHONPATH=$source/python "$venv/bin/python" -c 'import sgl_jax.version; print(sgl_jax.version.__version__)')
   record_passed sglang-jax "$found" "bash tests/jax/run.sh SRC" || failed=1
 fi

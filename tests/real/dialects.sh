@@ -6,11 +6,12 @@
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../common.sh"
+record_default "$*" VERSION
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 version=${VERSION:-0.5.23}
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
 work=$(mktemp -d)
-source "$here/../common.sh"
 source "$here/servers.sh"
 # set +e: the status of the stopped processes must not become that of this script
 trap 'set +e; stop; rm -rf "$work"' EXIT
@@ -23,4 +24,4 @@ server=$(cat "$REAL_SGLANG_HOME/$engine.pid")
 front "http://127.0.0.1:$engine" "$data" "$control"
 "$REAL_SGLANG_HOME/venv-$version/bin/python" "$here/dialects.py" --direct "http://127.0.0.1:$engine" --via "http://127.0.0.1:$data" \
   --log "$work/prompts" --model "$REAL_SGLANG_HOME/model-0" "$@"
-if ((!$#)); then record_passed SGLang "$(sglang_version "http://127.0.0.1:$engine")" "bash tests/real/dialects.sh"; fi
+record_passed SGLang "$(sglang_version "http://127.0.0.1:$engine")" "bash tests/real/dialects.sh"

@@ -6,9 +6,10 @@
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../common.sh"
+record_default "$*" MODEL
 if [[ ${BASE:-} ]]; then exec python3 "$here/logprobs.py" --base "$BASE" "$@"; fi
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
-source "$here/../common.sh"
 source "$here/servers.sh"
 # set +e: the status of the stopped processes must not become that of this script
 trap 'set +e; stop' EXIT
@@ -21,4 +22,4 @@ if [[ ${MODEL:-} == smollm2 ]]; then
 fi
 MODEL=${MODEL:-} serve 0.5.23 "$engine" --incremental-streaming-output
 python3 "$here/logprobs.py" --base "http://127.0.0.1:$engine" --group "$server" "$@"
-if ((!$#)); then record_passed SGLang "$(sglang_version "http://127.0.0.1:$engine")" "bash tests/real/logprobs.sh"; fi
+record_passed SGLang "$(sglang_version "http://127.0.0.1:$engine")" "bash tests/real/logprobs.sh"

@@ -11,13 +11,14 @@ set -uo pipefail
 modes=("$@")
 ((${#modes[@]})) || modes=(0.5.23 0.5.23-smollm2 0.5.23-incremental 0.5.23-original 0.5.12 0.5.6 0.5.6-stream-output)
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../common.sh"
+record_default "" TOKENS
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
 work=$(mktemp -d)
 table='' failed=0
 
 source "$here/servers.sh"
-source "$here/../common.sh"
 source "$here/../openai/environment.sh"
 openai=$(openai_python "$(cd "$here/../.." && pwd)") || exit
 trap 'stop; rm -rf "$work"' EXIT

@@ -8,13 +8,14 @@ set -uo pipefail
 modes=("$@")
 ((${#modes[@]})) || modes=(cumulative incremental off)
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../../common.sh"
+record_default "$*"
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 failed=0
 
-source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -48,5 +49,5 @@ for mode in "${modes[@]}"; do
   if one "$mode"; then echo "$mode: ok"; else echo "$mode: FAILED"; failed=1; fi
   stop
 done
-if ((!failed && !$#)); then record_passed SGLang "$found" "bash tests/real/moe/run.sh" || failed=1; fi
+if ((!failed)); then record_passed SGLang "$found" "bash tests/real/moe/run.sh" || failed=1; fi
 exit "$failed"
