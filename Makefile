@@ -3,6 +3,8 @@
 
 # the scripts of tests with third-party software record for docs/compatibility.md that they passed
 export RECORD_PASSED := 1
+# before a target builds; they record nothing if tokentap changes until they end
+export TESTED_REVISION := $(shell python3 tests/compatibility.py --revision)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort

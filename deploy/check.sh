@@ -5,6 +5,7 @@
 # The checkers are pinned in deploy/check/requirements.txt and installed once in target/deploy, which needs a package registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tests/common.sh
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 
 home=$PWD/target/deploy
@@ -52,7 +53,6 @@ prometheus=$(bash deploy/check/prometheus.sh "$home/prometheus")
 "$prometheus/promtool" test rules deploy/prometheus/tests/*.yml
 python deploy/check/queries.py
 
-source tests/common.sh
 record_passed 'kubectl (kustomize)' "$(kubectl version --client | sed -nE 's/^(Client|Kustomize) Version: v?/\1 /p' | paste -sd ' ')" "bash deploy/check.sh"
 record_passed 'kubernetes-validate (schemas)' "$(package_version python kubernetes-validate)" "bash deploy/check.sh"
 record_passed Helm "$("${HELM:-$home/venv/bin/helm}" version --template '{{.Version}}')" "bash deploy/check.sh"

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Functions of the scripts tests/*/run.sh, which source this file.
+# Functions of the scripts tests/*/run.sh, which source this file before anything else.
+
+# The revision that is tested: make sets it before it builds.
+if [[ ${RECORD_PASSED:-} == 1 && ! ${TESTED_REVISION+set} ]]; then
+  TESTED_REVISION=$(python3 "$(dirname "${BASH_SOURCE[0]}")/compatibility.py" --revision)
+  export TESTED_REVISION
+fi
 
 # Prints the path of the binary: TOKENTAP, else target/release/tokentap, else target/debug/tokentap. Fails without a binary.
 find_tokentap() {

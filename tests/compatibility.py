@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last passed runs with third-party software: tests/compatibility.json, and the page docs/compatibility.md that is generated from it.
 
-compatibility.py                                      compares the page with the records
+compatibility.py                                      checks the records, and compares the page with them
 compatibility.py --write                              writes the page
+compatibility.py --revision                           prints the last commit that changed tokentap itself, with "+" if files are changed
 compatibility.py --passed COMPONENT VERSION COMMAND   with RECORD_PASSED=1, as make sets it: replaces the record, and writes the page
 
-A record has the version that the component reported, the day in UTC, and the last commit that changed tokentap itself. Scripts call
-record_passed of common.sh at their end.
+A record has the version that the component reported, the day in UTC, and the revision. Scripts call record_passed of common.sh at their end.
+TESTED_REVISION is the revision at the beginning, which make sets before it builds, and common.sh without make: nothing is recorded if
+tokentap has changed since.
 """
 
+import collections
 import datetime
 import fcntl
 import json
@@ -23,7 +26,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 RECORDS, PAGE = HERE / "compatibility.json", ROOT / "docs/compatibility.md"
 # what tokentap is made of; a commit to tests or docs does not change what was tested
-PRODUCT = ["src", "cuda", "proto", "python", "deploy", "Cargo.toml", "Cargo.lock", ":!*.md", ":!python/*/tests", ":!deploy/check*"]
+PRODUCT = ["src", "cuda", "proto", "python", "deploy", "Cargo.toml", "Cargo.lock", "docker-compose.yml", "pyproject.toml",
+           ":!*.md", ":!python/*/tests/*", ":!deploy/check*"]
+# numbers with dots, perhaps after words, as programs print them; otherwise one number, or a commit
+VERSION = re.compile(r"(([A-Za-z][\w-]* )*v?\d+(\.\d+)+[\w.+~-]*( (?!$)|$))+|\d+|[0-9a-f]{12}")
 
 # only for this import: programs that import this module have other modules of the same names
 sys.path.insert(0, str(HERE / "clients"))
@@ -118,13 +124,30 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def revision() -> "str | None":
-    """The commit, or None outside a checkout."""
+def revision() -> str:
+    """Empty outside a checkout."""
     try:
         commit = git("log", "-1", "--format=%h", "--abbrev=8", "--", *PRODUCT)
-        return commit + "+" * bool(git("status", "--porcelain", "--", *PRODUCT)) if commit else None
+        return commit + "+" * bool(git("status", "--porcelain", "--", *PRODUCT)) if commit else ""
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return ""
+
+
+def complete_history() -> bool:
+    try:
+        return git("rev-parse", "--is-shallow-repository") == "false"
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+def wrong_commit(commit: str) -> "str | None":
+    """Why a run cannot have tested this commit."""
+    try:
+        git("merge-base", "--is-ancestor", commit, "HEAD")
+    except subprocess.CalledProcessError:
+        return f"{commit} is not in the history"
+    last = git("log", "-1", "--format=%h", "--abbrev=8", commit, "--", *PRODUCT)
+    return None if commit == last else f"{commit} does not change tokentap; the last commit that does is {last}"
 
 
 def records() -> list[dict[str, str]]:
@@ -152,17 +175,42 @@ def page(found: list[dict[str, str]]) -> str:
     return text
 
 
+def refusal(component: str, version: str, command: str) -> "str | None":
+    """Why the page cannot have this run."""
+    if (component, command) not in [run for runs in RUNS.values() for run in runs]:
+        return f"RUNS of tests/compatibility.py has no {component}, {command}"
+    if not VERSION.fullmatch(version):
+        return f"{component} reported no version: {version!r}"
+    return None
+
+
+def check(found: list[dict[str, str]]) -> None:
+    wrong = [why for one in found if (why := refusal(one["component"], one["version"], one["command"]))]
+    twice = collections.Counter((one["component"], one["command"]) for one in found)
+    wrong += [f"two records of {component}, {command}" for (component, command), count in twice.items() if count > 1]
+    if complete_history():
+        commits = sorted({one["tokentap"].rstrip("+") for one in found if "tokentap" in one})
+        wrong += [f"tests/compatibility.json: {why}" for commit in commits if (why := wrong_commit(commit))]
+    else:
+        print("compatibility: without the whole history, the commits are not checked", file=sys.stderr)
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
 def record_passed(component: str, version: str, command: str) -> None:
     """Records that this command has just passed. Without RECORD_PASSED=1 only checks the arguments."""
-    if (component, command) not in [run for runs in RUNS.values() for run in runs]:
-        sys.exit(f"RUNS of tests/compatibility.py has no {component}, {command}")
-    if not re.search(r"\d", version) or re.search(r"[|\n]", version):
-        sys.exit(f"{component} reported no version: {version!r}")
+    if why := refusal(component, version, command):
+        sys.exit(why)
     if os.environ.get("RECORD_PASSED") != "1":
         return
+    begun, at = os.environ.get("TESTED_REVISION"), revision()
+    if begun is None:
+        sys.exit(f"{component} is not recorded: TESTED_REVISION is not set; make and tests/common.sh set it")
+    if begun != at:
+        sys.exit(f"{component} is not recorded: tokentap was {begun} when the run began, and is {at} now")
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     new = {"component": component, "command": command, "version": version, "date": today, "result": "passed"}
-    if at := revision():
+    if at:
         new["tokentap"] = at
     with open(__file__) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -177,9 +225,12 @@ def main() -> None:
     match sys.argv[1:]:
         case ["--passed", component, version, command]:
             record_passed(component, version, command)
+        case ["--revision"]:
+            print(revision())
         case ["--write"]:
             replace(PAGE, page(records()))
         case []:
+            check(records())
             if PAGE.read_text() != page(records()):
                 sys.exit("docs/compatibility.md is out of date: python3 tests/compatibility.py --write")
             print(f"compatibility: {len(records())} of {sum(map(len, RUNS.values()))} runs are recorded")

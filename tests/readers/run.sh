@@ -7,6 +7,7 @@
 # Builds nothing. Exit status 1 if a reader fails; one that cannot be installed is only reported.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../common.sh"
 readers=${READERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tokentap-readers}
 tokentap=${TOKENTAP:-}
 for build in release debug; do
@@ -17,7 +18,6 @@ work=$(mktemp -d)
 out=${1:-$work/exports}
 demo='' failed=0
 start=7 end=258 # ids of the demo's vocabulary that are used as <think> and </think>
-source "$here/../common.sh"
 trap 'if [[ $demo ]]; then kill "$demo" 2>/dev/null; wait "$demo"; fi; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 

@@ -6,11 +6,11 @@
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../common.sh"
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 version=0.5.23
 tokentap=${TOKENTAP:-$here/../../target/release/tokentap}
 work=$(mktemp -d)
-source "$here/../common.sh"
 source "$here/servers.sh"
 # set +e: the status of the stopped processes must not become that of this script
 trap 'set +e; stop; rm -rf "$work"' EXIT

@@ -8,6 +8,7 @@
 # with --base, --control and --model it uses a running server. Exit status 1 if one failed.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../common.sh"
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 real=''
 if [[ ${1:-} == --real ]]; then real=1; shift; fi
@@ -28,7 +29,6 @@ work=$(mktemp -d)
 failed=0 table=''
 
 tokentap=$TOKENTAP
-source "$here/../common.sh"
 source "$here/../real/servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM

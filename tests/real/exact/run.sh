@@ -8,6 +8,7 @@ set -uo pipefail
 modes=("$@")
 ((${#modes[@]})) || modes=(numerics overlap incremental no-overlap retraction retraction-no-overlap grammar intervals cost)
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../../common.sh"
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
 model=$REAL_SGLANG_HOME/model-0
@@ -15,7 +16,6 @@ python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 table='' failed=0 direct='' via=''
 
-source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM

@@ -5,12 +5,12 @@
 #   REAL_SGLANG_HOME  where the server is installed (~/.cache/real-sglang)
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../../common.sh"
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 
-source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM

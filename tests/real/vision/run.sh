@@ -10,13 +10,13 @@ set -uo pipefail
 modes=("$@")
 ((${#modes[@]})) || modes=({qwen3_vl,qwen2_5_vl}{,-incremental,-chats})
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../../common.sh"
 export REAL_SGLANG_HOME=${REAL_SGLANG_HOME:-$HOME/.cache/real-sglang}
 tokentap=${TOKENTAP:-$here/../../../target/release/tokentap}
 python=$REAL_SGLANG_HOME/venv-0.5.23/bin/python
 work=$(mktemp -d)
 failed=0
 
-source "$here/../../common.sh"
 source "$here/../servers.sh"
 trap 'stop; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
