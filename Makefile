@@ -73,9 +73,9 @@ images: ## pictures in a real SGLang on the CPU, with tiny weights of Qwen3-VL a
 	cargo build --release
 	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/real/vision/run.sh
 
-trainers: ## verl, tunix and strands-sglang with the adapters and the demo engine (a few minutes, 5 GB)
+trainers: ## verl, tunix and strands-sglang with the adapters and the demo engine, with REAL=1 a real SGLang on the CPU (a few minutes, 5 GB; 11 GB with SGLang)
 	cargo build --release
-	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh
+	TOKENTAP=$(CURDIR)/target/release/tokentap bash tests/trainers/run.sh $(if $(REAL),--real)
 
 train: ## python/examples/train with SmolLM2-135M on a real SGLang on the CPU: reward, entropy and logprobs beside the exact ones; ESTIMATOR=egpo, AGENT=sdk or strands for an agent with a tool, STEPS=20, SHORT=1 for two steps (ten minutes, 9 GB, PyPI, npm)
 	cargo build --release

@@ -37,7 +37,7 @@ from components import COMPONENTS as CLIENTS  # noqa: E402
 
 sys.path.pop(0)
 
-SGLANG = ["0.5.23", "0.5.23-smollm2", "0.5.23-incremental", "0.5.23-original", "0.5.12", "0.5.6", "0.5.6-stream-output"]
+SGLANG = ["0.5.23", "0.5.23-smollm2", "0.5.23-incremental", "0.5.23-original", "0.5.12", "0.5.12-smollm2", "0.5.6", "0.5.6-stream-output"]
 EXACT = ["numerics", "overlap", "incremental", "no-overlap", "retraction", "retraction-no-overlap", "grammar", "intervals", "cost"]
 VISION = [family + mode for family in ("qwen3_vl", "qwen2_5_vl") for mode in ("", "-incremental", "-chats")]
 READERS = ["verl", "miles", "slime", "AReaL", "tunix", "strands-sglang", "rllm-model-gateway", "skyrl", "NeMo-RL", "prime-rl", "trl", "tinker",
@@ -52,7 +52,7 @@ RUNS = {
         ("SGLang", "bash tests/real/moe/run.sh"),
         ("SGLang", "bash tests/real/teacher/run.sh"),
         ("SGLang", "bash tests/real/logprobs.sh"),
-        ("SGLang", "python3 tests/real/calls.py"),
+        ("SGLang", "make real-calls"),
         *(("SGLang", f"bash tests/real/exact/run.sh {mode}") for mode in EXACT),
         *(("SGLang", f"bash tests/real/vision/run.sh {mode}") for mode in VISION),
         ("sglang-jax", "bash tests/jax/run.sh SRC"),
@@ -78,7 +78,7 @@ RUNS = {
     "SDKs and frameworks": [
         ("openai (Python)", "bash tests/openai/run.sh"),
         ("grpcio", "bash tests/grpc/run.sh"),
-        ("openapi-spec-validator", "python3 tests/openapi/validate.py"),
+        ("openapi-spec-validator", "bash .ci/python"),
         ("openapi-python-client", "bash tests/openapi/run.sh"),
         ("@hey-api/openapi-ts", "bash tests/openapi/run.sh"),
         *((component.name, "bash tests/clients/run.sh libraries") for component in CLIENTS if component.group == "libraries"),
@@ -112,11 +112,18 @@ INTRODUCTION = """\
 
 This page lists the tests that run tokentap with third-party software, and the last recorded run of each that passed.
 
-- *version* is what the component itself reported in that run. Other versions may work, but are not tested.
+- *version* is what the component itself reported in that run, or the package that read its format (*read with*). Other versions may work, but are
+  not tested.
 - *tokentap* is the last commit that changed tokentap before the run, with `+` if there were uncommitted changes.
-- `make` lists the targets that run the tests, with what each proves; the head of each script lists its settings. A test that passes is recorded.
-  One that fails is not, so a later run than the recorded one may have failed.
+- *command* is the test. The head of each script lists its settings, and runs with other settings are not recorded. It needs a build (`cargo build`
+  or `cargo build --release`). `make` lists targets that build and run most of the tests, with what each proves.
+- A test that passes is recorded with `RECORD_PASSED=1`, which every `make` target except `check` sets. One that fails is not, so a later run than
+  the recorded one may have failed.
 - *not recorded yet*: no run has been recorded since this page exists.
+
+Tests in which third-party software is a tool or the object of a comparison have no rows, such as Chromium (`make page`), conformance suites of
+llama.cpp, SGLang and Open Responses (`make suites`), nginx and HAProxy (`make wire`), load generators (`make load`), and two builds of tokentap on
+one Valkey (`make upgrade`).
 """
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The compose profile `fleet` without containers: a Valkey with a replica, an S3, three demos, and HAProxy with the profile's own configuration.
 # agent.py talks to the load balancer only, and checks what every replica has.
-#   TOKENTAP        the binary
+#   TOKENTAP        the binary (target/release/tokentap, else target/debug/tokentap)
 #   VALKEY_SERVER   valkey-server, or redis-server 7 (the one on the PATH)
 #   HAPROXY         haproxy (the one on the PATH)
 #   PYTHON          the interpreter (python3)
@@ -11,11 +11,11 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-tokentap=${TOKENTAP:?the path of tokentap}
+source "$root/tests/common.sh"
+tokentap=$(find_tokentap "$root")
 valkey=${VALKEY_SERVER:-$(command -v valkey-server || command -v redis-server)}
 haproxy=${HAPROXY:-$(command -v haproxy)}
 export PYTHONDONTWRITEBYTECODE=1
-source "$root/tests/common.sh"
 venv=$root/target/archive/short
 mkdir -p "$root/target/archive"
 python_environment "$venv" "$root/tests/archive/requirements.txt"

@@ -69,7 +69,7 @@ def main() -> int:
         else:
             print(f"ok   {row['parser']}: {row['case']}: {row.get('decision') or ' and '.join(agrees)}")
     if not failed and len(sys.argv) == 1:
-        record_passed("SGLang", sglang.version.__version__, "python3 tests/real/calls.py")
+        record_passed("SGLang", sglang.version.__version__, "make real-calls")
     return 1 if failed else 0
 
 
