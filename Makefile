@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Targets that are too heavy or too specialized for CI. `make` or `make help` lists it.
 .PHONY: help test bench pauses real real-calls real-columns real-teacher real-logprobs real-dialects real-accuracy real-policies real-exact images trainers train train-tunix train-verl readers trackers templates archive grpc openapi openai clients agents agents-latest suites fleet upgrade mutants router jax check valgrind ptx kernels test-gpu bench-gpu gpu-bundle deploy wheel wheel-twice wheel-try release systemd cluster prometheus otlp compose page page-many notebook faults wire fuzz load soak
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # SGLang with the plugin for exact entropies. The plugin supports this version only and stays off in any other.
 #
 #   docker build -f deploy/sglang.Dockerfile -t sglang-tokentap:0.5.23 python/tokentap-sglang
