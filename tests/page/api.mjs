@@ -33,28 +33,82 @@ async function unfold(page, depth) {
   return page.locator("#operations details[open]").count();
 }
 
-/** Everything that the document has is shown. */
+/** The words for the limits of a schema. */
+const LIMITS = {
+  default: "default", minimum: "at least", exclusiveMinimum: "above", maximum: "at most", minLength: "length at least", maxLength: "length at most",
+  minItems: "items at least", maxProperties: "members at most", pattern: "pattern",
+};
+const plain = (text) => text.replaceAll("`", "").split("\n\n");
+
+/** The texts with which each keyword of a schema is shown, and those of the schemas in it that have no `$ref`. */
+const KEYWORDS = {
+  $ref: (value) => [value.split("/").at(-1)],
+  type: (value, schema) => (schema.format || schema.enum || "const" in schema ? [] : [value].flat().map((type) => (type === "array" && schema.items ? "list of " : type))),
+  format: (value) => [{ binary: "bytes" }[value]],
+  description: plain,
+  enum: (value) => value.map((one) => JSON.stringify(one)),
+  const: (value) => [JSON.stringify(value)],
+  properties: (value) => Object.entries(value).flatMap(([name, schema]) => [`${name} `, ...textsOf(schema)]),
+  required: (value, { properties = {} }) => (Object.keys(properties).some((name) => !value.includes(name)) ? ["may be absent"] : []),
+  items: (value) => textsOf(value),
+  oneOf: (value) => value.flatMap(textsOf),
+  anyOf: (value) => value.flatMap(textsOf),
+  propertyNames: (value) => ["names ", ...textsOf(value)],
+  additionalProperties: (value) => (typeof value === "boolean" ? [value ? "other members" : "no other members"] : ["object of ", ...textsOf(value)]),
+  ...Object.fromEntries(Object.entries(LIMITS).map(([name, word]) => [name, (value) => [`${word} ${JSON.stringify(value)}`]])),
+};
+
+function textsOf(schema) {
+  return Object.entries(schema).flatMap(([keyword, value]) => {
+    assert.ok(KEYWORDS[keyword], `the view does not know ${keyword}`);
+    return KEYWORDS[keyword](value, schema);
+  });
+}
+
+/** The headers in which the variables of commands are sent. */
+const TOKENS = { controlToken: "Authorization: Bearer $TOKEN", metricsToken: "Authorization: Bearer $METRICS_TOKEN", agentToken: "Authorization: Bearer $KEY", agentKey: "x-api-key: $KEY" };
+const exampleOf = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 1));
+
+/** The texts of an operation: all that the document has of it, and its security schemes. */
+function textsOfOperation(one, api) {
+  const resolve = (value) => (value.$ref ? value.$ref.split("/").slice(1).reduce((found, name) => found[name], api) : value);
+  const { securitySchemes } = api.components;
+  const contents = ({ headers = {}, content = {} }) => [
+    ...Object.entries(headers).map(([name, header]) => [name, resolve(header)]).flatMap(([name, { schema, description }]) => [`${name} ${schema.type}, header`, ...plain(description), ...textsOf(schema)]),
+    ...Object.entries(content).flatMap(([type, { schema = {}, "x-item-schema": item, example, examples = {} }]) => [
+      `${type} `, ...textsOf(schema), ...item ? textsOf(item) : [], ...example === undefined ? [] : [exampleOf(example)],
+      ...Object.entries(examples).flatMap(([name, { value }]) => [`${name}\n`, exampleOf(value)]),
+    ]),
+  ];
+  return [
+    one.summary, ...plain(one.description ?? ""), one.externalDocs?.url ?? "",
+    ...one.servers.flatMap(({ url, description }) => [`${url} ${description}`]),
+    ...one.security?.length === 0 ? ["Token\nNone."] : (one.security ?? api.security).flatMap(Object.keys).map((name) => `${TOKENS[name]} ${plain(securitySchemes[name].description)}`),
+    ...(one.parameters ?? []).map(resolve).flatMap((parameter) => [`${parameter.name} `, ...plain(parameter.description), ...textsOf(parameter.schema)]),
+    ...contents(one.requestBody ?? {}),
+    ...Object.entries(one.responses).flatMap(([status, reply]) => [`${status} ${plain(resolve(reply).description)[0]}`, ...contents(resolve(reply))]),
+  ];
+}
+
+/** Everything that the document has is shown, except the variables of servers, and `x-` members that the prose lists too. */
 async function isComplete(page, api) {
-  const operations = Object.entries(api.paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => ({ path, method, ...item[method] })));
+  const operations = Object.entries(api.paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => ({ path, method, servers: item.servers ?? api.servers, ...item[method] })));
   const names = Object.keys(api.components.schemas);
   const ids = await page.evaluate(() => [...document.querySelectorAll(".entry")].map((node) => node.id));
   assert.deepEqual([...ids].sort(), [...operations.map((one) => one.operationId), ...names.map((name) => `schema-${name}`)].sort());
   assert.deepEqual(await page.evaluate(() => [...document.querySelectorAll("#index a")].map((node) => node.hash.slice(1))), ids);
   const parts = await unfold(page, 4);
   const shown = await page.evaluate(() => Object.fromEntries([...document.querySelectorAll(".entry")].map((node) => [node.id, node.innerText])));
-  const resolve = (value) => (value.$ref ? value.$ref.split("/").slice(1).reduce((found, name) => found[name], api) : value);
+  const hasAll = (id, texts) => {
+    const missing = texts.filter((text) => !shown[id].includes(text));
+    assert.deepEqual(missing, [], `${id} does not show these`);
+  };
   for (const one of operations) {
     const text = shown[one.operationId];
     assert.ok(text.startsWith(`${one.method.toUpperCase()} ${one.path}`), text.slice(0, 80));
-    const plain = (words) => words.replaceAll("`", "").split("\n\n")[0];
-    for (const words of [one.summary, one.description ?? ""]) assert.ok(text.includes(plain(words)), `${one.operationId}: ${words}`);
-    for (const parameter of one.parameters ?? []) assert.ok(text.includes(`${resolve(parameter).name} `), `${one.operationId}: ${parameter.name}`);
-    for (const [status, reply] of Object.entries(one.responses)) assert.ok(text.includes(`${status} ${plain(resolve(reply).description)}`), `${one.operationId}: ${status}`);
-    for (const type of Object.keys(one.requestBody?.content ?? {})) assert.ok(text.includes(type), `${one.operationId}: ${type}`);
+    hasAll(one.operationId, textsOfOperation(one, api));
   }
-  for (const name of names) {
-    for (const member of Object.keys(api.components.schemas[name].properties ?? {})) assert.ok(shown[`schema-${name}`].includes(`${member} `), `${name}.${member}`);
-  }
+  for (const name of names) hasAll(`schema-${name}`, textsOf(api.components.schemas[name]));
   return [operations.length, names.length, parts];
 }
 
@@ -65,7 +119,7 @@ async function isSafe(tap) {
   const { page, context, faults } = await opened(tap.control, { at: PATH });
   await page.route("**/openapi.json", (route) => route.fulfill({ contentType: "application/json", body: JSON.stringify({
     openapi: "3.1.1", info: { version: markup, description: markup }, tags: [{ name: "Tag", description: markup }],
-    paths: { "/x": { get: { operationId: "x", tags: ["Tag"], summary: markup, parameters: [{ name: "q", in: "query", schema: {}, example: "' $(exit 3) \"" }], responses: { 200: { description: markup, content: { "application/json": { schema: { $ref: "#/components/schemas/Node" } } } } } } } },
+    paths: { "/x": { get: { operationId: "x", tags: ["Tag"], summary: markup, parameters: [{ name: "q", in: "query", schema: {}, example: "' $(exit 3) \"" }], responses: { 200: { description: markup, headers: { [markup]: { schema: {}, description: markup } }, content: { "application/json": { schema: { $ref: "#/components/schemas/Node" }, examples: { [markup]: { value: markup } } } } } } } } },
     components: { schemas: { Node: node } },
   }) }));
   await page.reload();
@@ -84,8 +138,10 @@ async function isSafe(tap) {
 
 export async function api() {
   const seen = [];
+  // the view cannot know whether metrics need a token
+  const metrics = ["--metrics-token", "m"];
   for (const [theme, isPhone, flags] of [["light", false, []], ["dark", true, ["--control-token", "secret"]]]) {
-    const tap = await demo(flags);
+    const tap = await demo([...metrics, ...flags]);
     try {
       // the view asks for no token: without one, the address of the data port is the one in the document
       const { page, context, faults } = await opened(tap.control, { at: flags.length ? PATH : "/", theme, isPhone, viewport: { width: 1240, height: 800 }, expected: (text) => flags.length && text.includes("401") });
@@ -116,6 +172,10 @@ export async function api() {
       await opens(page, "livez");
       assert.ok(!(await commandOf(page, "livez")).includes("TOKEN"), "a probe needs no token");
 
+      await opens(page, "metrics");
+      assert.match((await run("bash", ["-c", await commandOf(page, "metrics")], { env: { ...process.env, METRICS_TOKEN: "m" } })).stdout, /^# HELP tokentap_/m);
+
+      await opens(page, "listSessions");
       await context.grantPermissions(["clipboard-read", "clipboard-write"]);
       await page.click("#listSessions button");
       await page.waitForFunction(() => globalThis.document.getElementById("status").textContent.includes("copied"));

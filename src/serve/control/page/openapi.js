@@ -2,10 +2,12 @@
 // The view of /openapi.json: operations by tag, their parameters, bodies and replies, and a command for each.
 
 import { amount, element, part } from "./element.js";
-import { Schemas, box, folded, kind, paragraphs, prose } from "./schema.js";
+import { Schemas, box, folded, kind, list, paragraphs, prose } from "./schema.js";
 import { next as nextTheme, show as showTheme } from "./theme.js";
 
 const METHODS = ["get", "put", "post", "delete", "patch"];
+/** The variables from which commands read tokens, by the names of security schemes. */
+const VARIABLES = { controlToken: "TOKEN", metricsToken: "METRICS_TOKEN", agentToken: "KEY", agentKey: "KEY" };
 const announce = (text) => { part("status").textContent = text; };
 /** Operations and schemas: the words that a filter finds, the entry, and its link. */
 const entries = [];
@@ -15,8 +17,17 @@ let schemas;
 const quoted = (text) => (/^[\w./:=@%-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
-/** The command that sends the example of an operation. `key` is the variable with the token of the port, if it needs one. */
-function command({ method, path, parameters, operation }, { base, key }) {
+/** The headers in which an operation takes a token, each with its security scheme. */
+function tokens(operation) {
+  const names = (operation.security ?? schemas.document.security ?? []).flatMap(Object.keys);
+  return names.map((name) => {
+    const { name: key, description } = schemas.document.components.securitySchemes[name];
+    return { name, header: `${key ? `${key}:` : "Authorization: Bearer"} $${VARIABLES[name]}`, description };
+  });
+}
+
+/** The command that sends the example of an operation. `unneeded` has the schemes whose tokens this server does not need. */
+function command({ method, path, parameters, operation }, { base, unneeded }) {
   const [query, headers] = [[], []];
   let target = path;
   for (const { name, in: place, example } of parameters) {
@@ -28,8 +39,9 @@ function command({ method, path, parameters, operation }, { base, key }) {
   const words = ["curl -s"];
   if (method !== (body === undefined ? "get" : "post")) words.push("-X", method.toUpperCase());
   words.push(quoted(base + target + (query.length ? `?${query.join("&")}` : "")));
+  const [token] = tokens(operation);
   // a shell replaces variables in double quotes
-  if (key && operation.security?.length !== 0) headers.unshift(`"Authorization: Bearer $${key}"`);
+  if (token && !unneeded.includes(token.name)) headers.unshift(`"${token.header}"`);
   if (body !== undefined) headers.push("'content-type: application/json'");
   words.push(...headers.map((header) => `-H ${header}`));
   if (body !== undefined) words.push("-d", quoted(JSON.stringify(body)));
@@ -60,29 +72,48 @@ function group(title, description, made) {
     element("h2", {}, title), at ? [] : paragraphs(description), made.map((one) => one[at]))));
 }
 
-/** The media types of a body or a reply, with their examples. */
-function contents(content = {}) {
-  return element("ul", { class: "members" }, Object.entries(content).map(([type, { schema = {}, example, "x-item-schema": item }]) => {
-    const row = schemas.row(type, schema, item ? [`each ${kind(item)}`] : []);
-    row.append(...item ? schemas.inner(item) : [], ...example === undefined ? [] : [folded({}, "example", () => box(typeof example === "string" ? example : JSON.stringify(example, null, 1), "Example"))]);
-    return row;
-  }));
+/** The examples of a media type, folded. */
+function examplesOf({ example, examples = {} }) {
+  const all = [...example === undefined ? [] : [["", example]], ...Object.entries(examples).map(([name, { value }]) => [name, value])];
+  return all.length ? [folded({}, amount(all.length, "example"), () => all.map(([name, value]) =>
+    [element("code", {}, name), box(typeof value === "string" ? value : JSON.stringify(value, null, 1), `Example ${name}`)]))] : [];
+}
+
+/** The headers of a body or a reply, and its media types with their examples. */
+function contents({ headers = {}, content = {} }) {
+  return list([
+    ...Object.entries(headers).map(([name, header]) => {
+      const { schema, description } = schemas.resolve(header);
+      return schemas.row(name, schema, ["header"], description);
+    }),
+    ...Object.entries(content).map(([type, media]) => {
+      const { schema = {}, "x-item-schema": item } = media;
+      const row = schemas.row(type, schema, item ? [`each ${kind(item)}`] : []);
+      row.append(...item ? schemas.inner(item) : [], ...examplesOf(media));
+      return row;
+    }),
+  ]);
 }
 
 /** All of an operation that its heading does not say. */
 function details(one, port) {
-  const { operation, parameters } = one;
+  const { operation, parameters, servers = schemas.document.servers ?? [] } = one;
+  const { description, externalDocs, requestBody, responses } = operation;
   const line = box(command(one, port), "Command");
   const section = (title, ...children) => [element("h4", {}, title), children];
+  const named = (name, text, ...children) => element("li", {}, element("code", {}, name), " ", prose(text), children);
   return [
-    paragraphs(operation.description),
+    paragraphs(description),
+    externalDocs ? element("p", {}, element("a", { href: externalDocs.url }, externalDocs.url)) : [],
     section("Command", line, element("button", { type: "button", onclick: () => copy(line) }, "Copy")),
-    parameters.length ? section("Parameters", element("ul", { class: "members" }, parameters.map(({ name, in: place, required, schema, description }) =>
+    section("Servers", list(servers.map(({ url, description }) => named(url, description)))),
+    section("Token", list(tokens(operation).map((token) => named(token.header, token.description)), "None.")),
+    parameters.length ? section("Parameters", list(parameters.map(({ name, in: place, required, schema, description }) =>
       schemas.row(name, schema, [place, ...required ? ["required"] : []], description)))) : [],
-    operation.requestBody ? section("Body", contents(operation.requestBody.content)) : [],
-    section("Replies", element("ul", { class: "members" }, Object.entries(operation.responses).map(([status, reply]) => {
-      const { description, content } = schemas.resolve(reply);
-      return element("li", {}, element("code", {}, status), " ", prose(description), contents(content));
+    requestBody ? section("Body", contents(requestBody)) : [],
+    section("Replies", list(Object.entries(responses).map(([status, reply]) => {
+      const found = schemas.resolve(reply);
+      return named(status, found.description, contents(found));
     }))),
   ];
 }
@@ -108,8 +139,9 @@ function filter(text) {
 /** Shows the document. `port` is the reply about the data port, or null if it needs a token. */
 function draw(api, port) {
   schemas = new Schemas(api);
-  const control = { base: location.origin, key: port ? null : "TOKEN" };
-  const data = ([{ url, variables }]) => ({ base: port?.url ?? url.replace(/{(\w+)}/, (_, name) => variables[name].default), key: port?.needs_key === false ? null : "KEY" });
+  const unneeded = [...port ? ["controlToken"] : [], ...port?.needs_key === false ? ["agentToken"] : []];
+  const control = { base: location.origin, unneeded };
+  const data = ([{ url, variables }]) => ({ base: port?.url ?? url.replace(/{(\w+)}/, (_, name) => variables[name].default), unneeded });
   const operations = Object.entries(api.paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => ({
     method, path, operation: item[method], servers: item.servers, parameters: (item[method].parameters ?? []).map((one) => schemas.resolve(one)),
   })));
