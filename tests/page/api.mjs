@@ -136,6 +136,26 @@ async function isSafe(tap) {
   await context.close();
 }
 
+/** A result that is opened leaves the filter as it is; a link opens its entry also if the address names it already. */
+async function links(page) {
+  const count = () => page.locator("#index a:visible").count();
+  await page.fill("#filter", "teacher");
+  const found = await count();
+  const link = page.locator("#index a:visible").first();
+  const id = (await link.getAttribute("href")).slice(1);
+  const isOpen = (state) => page.waitForFunction(([name, wanted]) => globalThis.document.getElementById(name).open === wanted, [id, state]);
+  await link.click();
+  await isOpen(true);
+  assert.equal(await page.inputValue("#filter"), "teacher");
+  assert.equal(await count(), found);
+  await page.click(`#${id} > summary`);
+  await isOpen(false);
+  await link.click();
+  await isOpen(true);
+  assert.equal(await page.evaluate(() => globalThis.document.activeElement.closest(".entry")?.id), id);
+  await page.fill("#filter", "");
+}
+
 export async function api() {
   const seen = [];
   // the view cannot know whether metrics need a token
@@ -183,6 +203,7 @@ export async function api() {
       await page.evaluate(() => { navigator.clipboard.writeText = () => Promise.reject(new Error("refused")); });
       await page.click("#listSessions button");
       await page.waitForFunction(() => getSelection().toString().startsWith("curl -s"));
+      await links(page);
 
       await page.evaluate(() => globalThis.document.activeElement.blur());
       await page.keyboard.press("/");
@@ -213,5 +234,5 @@ export async function api() {
     }
   }
   const [operations, schemas, parts] = seen[0];
-  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; a schema in itself, markup, axe with all open, wide and phone`;
+  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; links, a schema in itself, markup, axe with all open, wide and phone`;
 }

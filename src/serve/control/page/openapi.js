@@ -60,7 +60,7 @@ async function copy(node) {
 
 /** An entry and its link in the index. `title` makes the children of both. */
 function entry(id, title, sub, words, make) {
-  const link = element("a", { href: `#${id}` }, title());
+  const link = element("a", { href: `#${id}`, onclick: again }, title());
   const node = folded({ class: "entry", id }, [element("h3", {}, title()), element("span", { class: "sub" }, prose(sub))], make);
   node.firstChild.addEventListener("click", () => node.open || history.replaceState(null, "", `#${id}`));
   entries.push({ words: [id, sub, ...words].join(" ").toLowerCase(), node, link });
@@ -122,10 +122,17 @@ function details(one, port) {
 function follow() {
   const node = part(location.hash.slice(1));
   if (!node?.matches(".entry")) return;
-  filter(part("filter").value = "");
+  if (node.hidden) filter(part("filter").value = "");
   node.open = true;
   node.scrollIntoView();
   node.firstChild.focus({ preventScroll: true });
+}
+
+/** Opens the entry of a link that the address names already: then no event reports a change of it. */
+function again(event) {
+  if (event.currentTarget.hash !== location.hash || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  follow();
 }
 
 /** Shows the entries that have all words. */
