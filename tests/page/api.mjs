@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The view of the OpenAPI document: all operations and schemas, filter, links, commands that a shell runs, and a document that is hostile.
+// The view of the OpenAPI document: all operations and schemas, filter, links, commands that a shell runs, failures, and a document that is hostile.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -136,6 +136,30 @@ async function isSafe(tap) {
   await context.close();
 }
 
+/** The view says which request failed. Without the address of the data port it shows the default one, and tokens only after a 401. */
+async function failsWell(tap) {
+  const { page, context, faults } = await opened(tap.control, { at: PATH, expected: (text) => text.includes("Failed to load resource") });
+  const reload = async (path, answer) => {
+    await page.unrouteAll();
+    await page.route(`**${path}`, answer);
+    await page.reload();
+  };
+  const status = (code) => (route) => route.fulfill({ status: code, contentType: "application/json", body: "{}" });
+  await reload("/openapi.json", status(503));
+  await page.waitForFunction(() => document.getElementById("status").textContent === "The document cannot be shown: GET /openapi.json returned 503");
+  for (const [answer, isDenied] of [[(route) => route.abort(), false], [status(503), false], [status(401), true]]) {
+    await reload("/v1/data-port", answer);
+    await page.waitForSelector("#schema-Session");
+    for (const [id, key] of [["listSessions", "$TOKEN"], ["generate", "$KEY"]]) {
+      await opens(page, id);
+      assert.equal((await commandOf(page, id)).includes(key), isDenied, id);
+      assert.equal((await page.innerText(`#${id}`)).includes("This is the default address"), id === "generate", id);
+    }
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+}
+
 /** A result that is opened leaves the filter as it is; a link opens its entry also if the address names it already. */
 async function links(page) {
   const count = () => page.locator("#index a:visible").count();
@@ -228,11 +252,14 @@ export async function api() {
       assert.deepEqual(all, [], all.join("\n"));
       assert.deepEqual(faults, []);
       await context.close();
-      if (!flags.length) await isSafe(tap);
+      if (!flags.length) {
+        await isSafe(tap);
+        await failsWell(tap);
+      }
     } finally {
       await tap.stop();
     }
   }
   const [operations, schemas, parts] = seen[0];
-  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; links, a schema in itself, markup, axe with all open, wide and phone`;
+  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; links, failures, a schema in itself, markup, axe with all open, wide and phone`;
 }

@@ -105,7 +105,7 @@ function details(one, port) {
   return [
     paragraphs(description),
     externalDocs ? element("p", {}, element("a", { href: externalDocs.url }, externalDocs.url)) : [],
-    section("Command", line, element("button", { type: "button", onclick: () => copy(line) }, "Copy")),
+    section("Command", line, element("button", { type: "button", onclick: () => copy(line) }, "Copy"), paragraphs(port.note)),
     section("Servers", list(servers.map(({ url, description }) => named(url, description)))),
     section("Token", list(tokens(operation).map((token) => named(token.header, token.description)), "None.")),
     parameters.length ? section("Parameters", list(parameters.map(({ name, in: place, required, schema, description }) =>
@@ -143,12 +143,15 @@ function filter(text) {
   announce(text ? `${entries.filter(({ node }) => !node.hidden).length} of ${entries.length}` : "");
 }
 
-/** Shows the document. `port` is the reply about the data port, or null if it needs a token. */
+/** Shows the document. `port` is the reply about the data port, or says why there is none. */
 function draw(api, port) {
   schemas = new Schemas(api);
-  const unneeded = [...port ? ["controlToken"] : [], ...port?.needs_key === false ? ["agentToken"] : []];
+  const unneeded = [...port.isDenied ? [] : ["controlToken"], ...port.needs_key ? [] : ["agentToken"]];
   const control = { base: location.origin, unneeded };
-  const data = ([{ url, variables }]) => ({ base: port?.url ?? url.replace(/{(\w+)}/, (_, name) => variables[name].default), unneeded });
+  const data = ([{ url, variables }]) => ({
+    base: port.url ?? url.replace(/{(\w+)}/, (_, name) => variables[name].default), unneeded,
+    note: port.url ? "" : "This is the default address: the view could not read that of this server.",
+  });
   const operations = Object.entries(api.paths).flatMap(([path, item]) => METHODS.filter((method) => item[method]).map((method) => ({
     method, path, operation: item[method], servers: item.servers, parameters: (item[method].parameters ?? []).map((one) => schemas.resolve(one)),
   })));
@@ -164,6 +167,13 @@ function draw(api, port) {
   group("Schemas", "", Object.entries(api.components.schemas).map(([name, schema]) => entry(`schema-${name}`, () => [name], "", [schema.description], () => schemas.body(schema))));
 }
 
+async function read(path) {
+  // the header keeps the request out of the access log
+  const answer = await fetch(path, { headers: { "x-tokentap-viewer": "page" } });
+  if (!answer.ok) throw Object.assign(new Error(`GET ${path} returned ${answer.status}`), { status: answer.status });
+  return answer.json();
+}
+
 async function open() {
   showTheme();
   part("theme").addEventListener("click", () => nextTheme());
@@ -176,10 +186,9 @@ async function open() {
     event.preventDefault();
     part("filter").focus();
   });
-  // the header keeps both out of the access log
-  const headers = { "x-tokentap-viewer": "page" };
-  const [api, port] = await Promise.all(["/openapi.json", "/v1/data-port"].map((path) => fetch(path, { headers }).then((answer) => (answer.ok ? answer.json() : null))));
-  draw(api, port);
+  // other failures say nothing about tokens
+  const without = ({ status }) => ({ isDenied: status === 401, needs_key: status === 401 });
+  draw(...await Promise.all([read("/openapi.json"), read("/v1/data-port").catch(without)]));
   follow();
 }
 
