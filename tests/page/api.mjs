@@ -180,6 +180,23 @@ async function links(page) {
   await page.fill("#filter", "");
 }
 
+/** The result of Copy is announced, and on the screen with the button. */
+async function copies(page, context) {
+  const result = page.locator("#listSessions [role=status]");
+  const says = async (words) => {
+    await page.click("#listSessions button");
+    await page.waitForFunction((text) => globalThis.document.querySelector("#listSessions [role=status]").textContent.includes(text), words);
+    const { top, bottom, height } = await result.evaluate((node) => ({ ...node.getBoundingClientRect().toJSON(), height: innerHeight }));
+    assert.ok(top >= 0 && bottom <= height, `${words}: at ${top} to ${bottom} of ${height}`);
+  };
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await says("Copied");
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), await commandOf(page, "listSessions"));
+  await page.evaluate(() => { navigator.clipboard.writeText = () => Promise.reject(new Error("refused")); });
+  await says("does not allow copying");
+  assert.ok(await page.evaluate(() => getSelection().toString().startsWith("curl -s")));
+}
+
 export async function api() {
   const seen = [];
   // the view cannot know whether metrics need a token
@@ -220,13 +237,7 @@ export async function api() {
       assert.match((await run("bash", ["-c", await commandOf(page, "metrics")], { env: { ...process.env, METRICS_TOKEN: "m" } })).stdout, /^# HELP tokentap_/m);
 
       await opens(page, "listSessions");
-      await context.grantPermissions(["clipboard-read", "clipboard-write"]);
-      await page.click("#listSessions button");
-      await page.waitForFunction(() => globalThis.document.getElementById("status").textContent.includes("copied"));
-      assert.equal(await page.evaluate(() => navigator.clipboard.readText()), await commandOf(page, "listSessions"));
-      await page.evaluate(() => { navigator.clipboard.writeText = () => Promise.reject(new Error("refused")); });
-      await page.click("#listSessions button");
-      await page.waitForFunction(() => getSelection().toString().startsWith("curl -s"));
+      await copies(page, context);
       await links(page);
 
       await page.evaluate(() => globalThis.document.activeElement.blur());
@@ -261,5 +272,5 @@ export async function api() {
     }
   }
   const [operations, schemas, parts] = seen[0];
-  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; links, failures, a schema in itself, markup, axe with all open, wide and phone`;
+  return `${operations} operations, ${schemas} schemas, ${parts} parts opened; commands run in a shell; links, copies, failures, a schema in itself, markup, axe with all open, wide and phone`;
 }

@@ -48,13 +48,14 @@ function command({ method, path, parameters, operation }, { base, unneeded }) {
   return words.join(" ");
 }
 
-/** Copies the text of an element, or selects it where the browser does not let the page copy. */
-async function copy(node) {
+/** Copies the text of an element, or selects it where the browser does not let the page copy. `result` says which. */
+async function copy(node, result) {
   try {
     await navigator.clipboard.writeText(node.textContent);
-    announce("The command is copied.");
+    result.textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(node);
+    result.textContent = "The browser does not allow copying. The command is selected.";
   }
 }
 
@@ -100,12 +101,13 @@ function details(one, port) {
   const { operation, parameters, servers = schemas.document.servers ?? [] } = one;
   const { description, externalDocs, requestBody, responses } = operation;
   const line = box(command(one, port), "Command");
+  const result = element("span", { class: "sub", role: "status" });
   const section = (title, ...children) => [element("h4", {}, title), children];
   const named = (name, text, ...children) => element("li", {}, element("code", {}, name), " ", prose(text), children);
   return [
     paragraphs(description),
     externalDocs ? element("p", {}, element("a", { href: externalDocs.url }, externalDocs.url)) : [],
-    section("Command", line, element("button", { type: "button", onclick: () => copy(line) }, "Copy"), paragraphs(port.note)),
+    section("Command", line, element("button", { type: "button", onclick: () => copy(line, result) }, "Copy"), " ", result, paragraphs(port.note)),
     section("Servers", list(servers.map(({ url, description }) => named(url, description)))),
     section("Token", list(tokens(operation).map((token) => named(token.header, token.description)), "None.")),
     parameters.length ? section("Parameters", list(parameters.map(({ name, in: place, required, schema, description }) =>
