@@ -61,7 +61,8 @@ def archive(path: Path, files: dict[str, Path]) -> None:
 def settle_sbom(path: Path) -> None:
     """Replaces what differs between two builds of one commit: the folder, the time and a random number."""
     document = json.loads(path.read_text().replace(f"path+file://{ROOT}", "path+file:///tokentap"))
-    del document["serialNumber"]
+    # maturin leaves it out if SOURCE_DATE_EPOCH is set
+    document.pop("serialNumber", None)
     document["metadata"]["timestamp"] = datetime.datetime.fromtimestamp(EPOCH, datetime.timezone.utc).isoformat()
     text = json.dumps(document, sort_keys=True)
     document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, text).urn
