@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::text::Text;
 use super::{ExportImages, Lack};
 use crate::images::{Image, ImageDigest};
@@ -32,6 +34,38 @@ pub(super) fn check(turn: &Turn, place: Option<ExportImages>) -> Result<(), &'st
         end = range.end;
     }
     if place == ExportImages::Embed && lacks_bytes(turn) { Err(Lack::Images.name()) } else { Ok(()) }
+}
+
+/// The ids that stand for pictures in these turns: one for each model, none without pictures.
+pub(super) fn placeholders<'a>(turns: impl Iterator<Item = &'a Turn>) -> SmallVec<[u32; 1]> {
+    let mut found = SmallVec::new();
+    for turn in turns {
+        let images = turn.about.images.iter().flat_map(|images| &images.list);
+        for id in images.filter_map(|image| turn.prompt.get(image.start as usize)) {
+            if !found.contains(id) {
+                found.push(*id);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a turn whose pictures are in their places has a placeholder that is of none, such as one that the model sampled. The model of a
+/// trainer takes features of a picture for each.
+pub(super) fn has_stray(turn: &Turn, placeholders: &[u32]) -> bool {
+    if placeholders.is_empty() {
+        return false;
+    }
+    let has_any = |ids: &[u32]| ids.iter().any(|id| placeholders.contains(id));
+    let mut end = 0;
+    for image in turn.about.images.iter().flat_map(|images| &images.list) {
+        let start = image.start as usize;
+        if has_any(&turn.prompt[end..start]) {
+            return true;
+        }
+        end = start + image.tokens as usize;
+    }
+    has_any(&turn.prompt[end..]) || has_any(&turn.response)
 }
 
 /// Whether the bytes of a picture of the turn are not known.

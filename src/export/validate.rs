@@ -27,6 +27,7 @@ pub struct Needs {
 /// is a problem of every path that holds it: the row that would train it is refused, and no other row trains it.
 pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>> {
     let turns = row.turns();
+    let placeholders = images::placeholders(turns.iter().map(|turn| &**turn));
     // the bytes of the pictures of each path
     let mut known: Vec<Result<u64, &'static str>> = Vec::with_capacity(turns.len());
     for turn in turns {
@@ -36,7 +37,7 @@ pub(super) fn verdicts(row: &Row, needs: Needs) -> Vec<Result<(), &'static str>>
             None => Ok(0),
         };
         known.push(before.and_then(|before| {
-            whole(turn, needs, row.export_trains(turn))?;
+            whole(turn, needs, row.export_trains(turn), &placeholders)?;
             image_bytes(before, turn, needs)
         }));
     }
@@ -65,12 +66,16 @@ pub(crate) fn verdict(path: &Path) -> Result<(), &'static str> {
     if path.prompt_len() == 0 {
         return Err("no_prompt");
     }
-    path.steps.iter().try_for_each(|step| whole(&step.turn, needs, step.trained))
+    let placeholders = images::placeholders(path.steps.iter().map(|step| &*step.turn));
+    path.steps.iter().try_for_each(|step| whole(&step.turn, needs, step.trained, &placeholders))
 }
 
-fn whole(turn: &Turn, needs: Needs, is_trained: bool) -> Result<(), &'static str> {
+fn whole(turn: &Turn, needs: Needs, is_trained: bool, placeholders: &[u32]) -> Result<(), &'static str> {
     lengths(turn)?;
     images::check(turn, needs.images)?;
+    if needs.images.is_some() && images::has_stray(turn, placeholders) {
+        return Err("images_mismatch");
+    }
     if needs.int32_ids && !fits_int32(&turn.prompt, &turn.response) {
         return Err("token_id_too_large");
     }
@@ -219,6 +224,30 @@ mod tests {
             let needs = Needs { images: Some(ExportImages::Refs), ..Needs::default() };
             assert_eq!(verdict(0, |turn| add_picture(turn, tokens, true), needs), Err("images_mismatch"));
         }
+    }
+
+    #[test]
+    fn placeholder_without_a_picture_is_refused() {
+        let with = |at: usize, change: fn(&mut Turn), images| {
+            let pictured = |turn: &mut Turn| {
+                turn.prompt = [7, 900, 900, 8].into();
+                add_picture(turn, 1..3, true);
+            };
+            let mut turns = turns();
+            pictured(&mut turns[0]);
+            change(&mut turns[at]);
+            let turns = turns.map(Arc::new).to_vec();
+            let snapshot = Snapshot::of_path(&path(&[&turns[0]]), turns, HashMap::new());
+            verdicts(&snapshot.context(1), Needs { images, ..Needs::default() })[1]
+        };
+        let sampled = |turn: &mut Turn| turn.response[0] = 900;
+        let (refs, none) = (Some(ExportImages::Refs), None);
+        assert_eq!(with(0, |_| {}, refs), Ok(()));
+        assert_eq!(with(0, sampled, refs), Err("images_mismatch"));
+        assert_eq!(with(1, sampled, refs), Err("images_mismatch"), "of a turn without pictures");
+        assert_eq!(with(2, sampled, refs), Ok(()), "the turn is on another path");
+        assert_eq!(with(0, |turn| turn.prompt = [900, 900, 900, 8].into(), refs), Err("images_mismatch"));
+        assert_eq!(with(1, sampled, none), Err("images_unsupported"));
     }
 
     #[test]

@@ -638,6 +638,8 @@ async fn prompts_that_processors_cannot_expand_are_refused() {
         ),
         (json!(first()), json!([data_uri("a"), data_uri("b")]), "image_count", "1 placeholders (token 1025) for 2"),
         (json!([1, 2]), one.clone(), "image_count", "0 placeholders (token 1025) for 1"),
+        (json!(first()), json!(null), "image_count", "1 placeholders (token 1025) for 0"),
+        (json!(first()), json!([]), "image_count", "1 placeholders (token 1025) for 0"),
         (json!([&first()[..], &[PAD, 4]].concat()), one.clone(), "image_placeholder", "at 6 is not between"),
         (json!([text, first()].concat()), one.clone(), "image_text", "<|image_pad|>"),
         (json!(first()), json!([data_uri(&"x".repeat(100))]), "image_too_large", "image_data[0]: the picture has 10"),
@@ -651,6 +653,10 @@ async fn prompts_that_processors_cannot_expand_are_refused() {
         assert!(counted >= 1.0, "{rule}");
         assert_eq!(vision.generations().len(), before, "{rule}: nothing is sent");
     }
+    let batch = json!({"input_ids": [first(), first()], "image_data": [[data_uri("a")], []]});
+    let answer = post(vision.proxy.data, "/sessions/s/generate", batch.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert!(answer.text().contains("input_ids[1]: 1 placeholders"), "{}", answer.text());
     // runs whose pictures cannot be told apart are sent as they are
     let unclear = [&[START][..], &[PAD; 6], &[END]].concat();
     ask(&vision, "s", &json!({"input_ids": unclear, "image_data": [data_uri("a"), data_uri("b")]})).await;

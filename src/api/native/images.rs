@@ -54,7 +54,7 @@ pub(crate) fn with_placeholders(
     work: &Work,
 ) -> Result<Box<GenerateRequest>, ImageRefusal> {
     let Ok(placeholder) = model.renderer.image_placeholder() else { return Ok(request) };
-    if request.images.is_absent() || request.has_text() {
+    if request.has_text() {
         return Ok(request);
     }
     let prompts: Vec<_> = (0..request.batch().unwrap_or(1)).map(|at| request.prompt_ids(at)).collect();
@@ -63,7 +63,7 @@ pub(crate) fn with_placeholders(
         // ids that cannot be read are not checked
         let Some(ids) = ids else { return Ok(request) };
         let images = request.images(at).len();
-        if !request.assigns_images() {
+        if !request.images.is_absent() && !request.assigns_images() {
             // the engine refuses a list of another length than the batch
             return Ok(request);
         }
@@ -72,6 +72,10 @@ pub(crate) fn with_placeholders(
             Err(ImageRefusal::Rule(GuardRefusal { rule, message }))
         };
         if images == 0 {
+            let id = placeholder.id;
+            if let placeholders @ 1.. = ids.iter().filter(|sent| **sent == id).count() {
+                return refuse("image_count", PlaceholderError::Count { placeholders, id, images }.to_string());
+            }
             collapsed.push(Cow::Borrowed(&**ids));
             continue;
         }

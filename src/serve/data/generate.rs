@@ -77,9 +77,6 @@ pub(crate) async fn generate(
 
 /// Checks the pictures of a request, and counts a refusal.
 fn check_images(proxy: &Proxy, request: Box<GenerateRequest>, work: &Work) -> Result<Box<GenerateRequest>, Error> {
-    if request.images.is_absent() {
-        return Ok(request);
-    }
     let sized = images::check_sizes(&request, proxy.config.limits.max_image_bytes);
     let checked = sized.and_then(|()| match &**proxy.chats.borrow() {
         Chats::Rendered(model) if !proxy.config.entropy.no_guard => images::with_placeholders(request, model, work),
