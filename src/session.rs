@@ -71,8 +71,8 @@ pub use tags::{InvalidTags, MOST_TAGS, Tags};
 pub use thinking::{ThinkSpans, ThinkToken, ThinkTokens};
 pub use totals::{EntropyTotals, Totals};
 pub use turn::{
-    Cause, Draft, EntropyMethod, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges, SamplingSource,
-    SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata, UnexpandedPath,
+    Cause, Draft, EntropyMethod, FORWARDED_REASON, Fault, MOST_TURNS, PromptImages, ReplyChange, ReplyChanges,
+    SamplingSource, SamplingSources, Turn, TurnImage, TurnKey, TurnMetadata, UnexpandedPath,
 };
 pub use view::TurnSelection;
 

@@ -52,6 +52,7 @@ impl ClientChat<'_> {
             lora_path: lora_adapter(model, &engine.model).or(lora_path.as_deref()).and_then(adapter),
             chat: chat.map(chat_of_prompt),
             kind: ChatKind::PassedThrough,
+            reason: Box::default(),
         }
     }
 }
@@ -106,6 +107,7 @@ pub(crate) fn translate(
         lora_path: request.adapter(0),
         chat: Some(chat_of_prompt(chat)),
         kind: ChatKind::Translated { is_deferred: request.stream == Some(true) },
+        reason: Box::default(),
     };
     Some((chat, encoder))
 }

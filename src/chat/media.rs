@@ -42,6 +42,16 @@ pub struct InlineImage {
 /// The type of a part with a picture, and its member.
 const IMAGE_URL: &str = "image_url";
 
+/// The members with which SGLang processes a picture in another way. It ignores others.
+const ENGINE_MEMBERS: [&str; 4] = ["modalities", "max_dynamic_patch", "min_dynamic_patch", "max_long_side_pixel"];
+
+/// The first member of a picture that only the engine interprets.
+pub(super) fn engine_member(part: &Value) -> Option<&'static str> {
+    let is_set = |value: &Value, name: &str| value.get(name).is_some_and(|value| *value != Value::Null);
+    let image = part.get(IMAGE_URL);
+    ENGINE_MEMBERS.into_iter().find(|name| is_set(part, name) || image.is_some_and(|image| is_set(image, name)))
+}
+
 impl MediaPart {
     /// A picture after `at` texts. `url` may be a `data:` URL. `detail` is the resolution that the client asks for.
     #[must_use]
@@ -53,16 +63,11 @@ impl MediaPart {
         Self { at, media }
     }
 
-    /// A part of a chat. A picture with a member that tokentap does not know is for the engine.
+    /// A part of a chat. A picture with a member that changes how the engine processes it is for the engine.
     #[must_use]
     pub fn of_chat(at: usize, part: Value) -> Self {
-        let is_known = |value: &Value, names: &[&str]| match value {
-            Value::Object(members) => members.iter().all(|(name, _)| names.contains(&name.as_str())),
-            _ => false,
-        };
-        let member = part.get(IMAGE_URL).filter(|_| part.get_str("type") == Some(IMAGE_URL));
-        let image =
-            member.filter(|member| is_known(&part, &["type", IMAGE_URL]) && is_known(member, &["url", "detail"]));
+        let image = part.get(IMAGE_URL).filter(|_| part.get_str("type") == Some(IMAGE_URL));
+        let image = image.filter(|_| engine_member(&part).is_none());
         let image = image.and_then(|image| InlineImage::decode(image.get_str("url")?, image.get_str("detail")));
         Self { at, media: image.map_or(Media::Other(part), Media::Image) }
     }
@@ -144,7 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn part_with_unknown_members_is_for_the_engine() {
+    fn part_with_members_that_the_engine_interprets_is_for_the_engine() {
+        let cached = r#"{"type":"image_url","image_url":{"url":"iVBORw0KGgo="},"cache_control":{"type":"ephemeral"},"modalities":null}"#;
+        let MediaPart { media, .. } = MediaPart::of_chat(0, Value::parse(cached.as_bytes()).unwrap());
+        assert_eq!(*media.part(), image_part("iVBORw0KGgo=", None), "the engine ignores the others");
         for (part, is_image) in [
             (r#"{"type":"image_url","image_url":{"url":"iVBORw0KGgo="}}"#, true),
             (r#"{"type":"image_url","image_url":{"url":"iVBORw0KGgo=","detail":"auto"}}"#, true),

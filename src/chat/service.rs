@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::drift::{Drift, DriftSampler};
 use super::forwarded::ForwardedChat;
+use super::media::engine_member;
 use super::message::Message;
 use super::model::{ChatModel, Chats};
 use super::prompt::{PreparedPrompt, PromptBuilder, PromptLimits};
@@ -224,7 +225,10 @@ fn check_media(conversation: &Conversation, model: &ChatModel, most: u64) -> Res
     if let Some(part) = conversation.first_of_engine() {
         let kind = part.get_str("type").unwrap_or_default();
         return Err(RequestError::Unsupported(match kind {
-            "image_url" => "a picture that is not in the request as base64".to_owned(),
+            "image_url" => match engine_member(part) {
+                Some(name) => format!("the member {name:?} of a picture"),
+                None => "a picture that is not in the request as base64".to_owned(),
+            },
             kind => format!("a part of type {kind:?}"),
         }));
     }

@@ -4,7 +4,7 @@
 use super::per_token::{PerToken, numbers};
 use super::text::Text;
 use super::{Annotate, PathColumn, facts, images};
-use crate::session::{EntropyMethod, Fault, Labels, Path, Segment, Step, TurnMetadata};
+use crate::session::{EntropyMethod, FORWARDED_REASON, Fault, Labels, Path, Segment, Step, TurnMetadata};
 
 /// Appends the entry of this path to `out`: one object on one line.
 ///
@@ -187,6 +187,8 @@ fn turn(step: &Step, extras: bool, text: &mut Text) {
     }
     if extras {
         write_extras(about, text.key("extras"));
+    } else if let Some(reason) = about.extras.get(FORWARDED_REASON) {
+        text.key(FORWARDED_REASON).foreign(reason);
     }
 }
 

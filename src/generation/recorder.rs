@@ -19,11 +19,16 @@ use crate::engine::plan::ItemPlan;
 use crate::generation::sequence::EventStep;
 use crate::json::{Edit, Splice};
 use crate::session::ledger::Ack;
-use crate::session::{Call, Chat, Draft, EntropyMethod, Fault, PromptImages, ReportedVersions, TurnMetadata, now_ms};
+use crate::session::{
+    Call, Chat, Draft, EntropyMethod, FORWARDED_REASON, Fault, PromptImages, ReportedVersions, TurnMetadata, now_ms,
+};
 use column_builder::ColumnFacts;
 use prompt_images::RequestedImages;
 pub(crate) use record_context::RecordContext;
 use turn_builder::TurnBuilder;
+
+/// The characters of the reason why a turn was forwarded.
+const LONGEST_REASON: usize = 256;
 
 /// Records one reply.
 #[derive(Debug)]
@@ -217,12 +222,15 @@ impl Recorder {
         self.context.chat = chat;
     }
 
-    /// Records a sequence of a reply that is forwarded unchanged. It is not trained.
-    pub fn record_forwarded(&mut self, sequence: ForwardedSequence, first_ms: Option<u64>) {
+    /// Records a sequence of a reply that is forwarded unchanged, for `reason`. It is not trained.
+    pub fn record_forwarded(&mut self, sequence: ForwardedSequence, first_ms: Option<u64>, reason: &str) {
         let ForwardedSequence { index, prompt, ids, rid, finish, cached_tokens, reported } = sequence;
         self.turns.resize_with(self.turns.len().max(index + 1), TurnBuilder::default);
         self.observe(&reported);
-        let turn = TurnBuilder { ids, rid, first_ms, ..TurnBuilder::default() };
+        // it may name a member of the request
+        let reason: String = reason.chars().take(LONGEST_REASON).collect();
+        let extras = [(FORWARDED_REASON.into(), serde_json::Value::from(reason).to_string())].into();
+        let turn = TurnBuilder { ids, rid, first_ms, extras, ..TurnBuilder::default() };
         let about = TurnMetadata { finish, fault: Some(Fault::Forwarded), cached_tokens, ..TurnMetadata::default() };
         let elapsed_ms = self.elapsed_ms();
         self.commit(

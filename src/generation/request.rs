@@ -83,6 +83,8 @@ pub struct EngineChat {
     pub chat: Option<ChatOfPrompt>,
     /// Who wrote the body.
     pub kind: ChatKind,
+    /// Why tokentap does not build its prompt.
+    pub reason: Box<str>,
 }
 
 /// Who wrote the body of a chat.

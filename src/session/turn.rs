@@ -56,6 +56,9 @@ pub struct Turn {
     pub about: TurnMetadata,
 }
 
+/// The member of [`TurnMetadata::extras`] of a forwarded turn that says why tokentap did not build its prompt.
+pub const FORWARDED_REASON: &str = "forwarded_reason";
+
 /// The metadata of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnMetadata {

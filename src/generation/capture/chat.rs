@@ -20,6 +20,8 @@ use crate::session::ReportedVersions;
 #[derive(Debug)]
 pub struct ChatCapture {
     reader: ChatReader,
+    /// Why tokentap did not build its prompt.
+    reason: Box<str>,
     /// The conversation that its turns continue.
     chat: Option<ChatOfPrompt>,
     /// `None` once its turns are recorded, or no more of the reply will arrive.
@@ -35,7 +37,14 @@ impl ChatCapture {
     #[must_use]
     pub(crate) fn new(chat: EngineChat, uncaptured: UncapturedGeneration) -> Self {
         let reader = ChatReader::new(chat.sglext, chat.n);
-        Self { reader, chat: chat.chat, uncaptured: Some(uncaptured), first_ms: None, finishes: None }
+        Self {
+            reader,
+            reason: chat.reason,
+            chat: chat.chat,
+            uncaptured: Some(uncaptured),
+            first_ms: None,
+            finishes: None,
+        }
     }
 
     /// Whether the events since the last choice ended must wait for the ids.
@@ -138,7 +147,7 @@ impl ChatCapture {
             if let Some(finishes) = &mut self.finishes {
                 finishes.extend(sequence.finish.clone());
             }
-            recorder.record_forwarded(sequence, self.first_ms);
+            recorder.record_forwarded(sequence, self.first_ms, &self.reason);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use http::{HeaderValue, Request, Response};
 
+use crate::columns::ColumnFault;
 use crate::engine::reason::Reason;
 use crate::engine::sglang::routes;
 use crate::entropy::Estimator;
@@ -122,6 +123,7 @@ fn compose() -> Value {
         ("Estimator", strings(Estimator::NAMED.map(Estimator::name)), "Which number the entropies are."),
         ("EntropyReason", strings(Reason::ALL.map(Reason::name)), "Why entropies or their temperature are missing."),
         ("Cause", strings(Cause::ALL.map(Cause::name)), "How a turn found its place in its session."),
+        ("ColumnFault", strings(ColumnFault::ALL.map(ColumnFault::name)), "Why a token column is missing."),
         ("Fault", strings(Fault::ALL.map(Fault::name)), "Why a turn is not trained."),
         (
             "ReplyChange",

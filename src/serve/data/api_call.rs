@@ -33,6 +33,9 @@ use crate::session::{Labels, Session, fill_label};
 /// Bytes of a request that block a runtime thread for too long.
 const LONG: usize = 8 << 10;
 
+/// Why a call of an API that tokentap leaves to the engine is forwarded.
+const NOT_SERVED: &str = "--chat passthrough";
+
 /// Whether a request is read here. `session` is the session in its path. Other requests are forwarded unread.
 pub(crate) fn reads(
     proxy: &Proxy,
@@ -87,7 +90,7 @@ async fn dispatch(
 ) -> Result<Response<Body>, Error> {
     if !call.api.is_served() {
         // forwarded without decoding
-        return pass_through(proxy, call, None, record).await;
+        return pass_through(proxy, call, None, NOT_SERVED, record).await;
     }
     let (prepared, call) = prepare(proxy, call, refusal).await?;
     match prepared {
@@ -165,8 +168,8 @@ async fn forward(
 ) -> Result<Response<Body>, Error> {
     tracing::debug!(%reason, endpoint = call.route.endpoint, "forwarding a call to the engine's own endpoint");
     let (api, path) = (Arc::clone(&call.api), call.received.request.uri().path().to_owned());
-    let unsupported = UnsupportedRequest { api, path, reason };
-    unsupported.explain(pass_through(proxy, call, chat, record).await?).await
+    let reply = pass_through(proxy, call, chat, &reason, record).await?;
+    UnsupportedRequest { api, path, reason }.explain(reply).await
 }
 
 /// How a decoded call is served.
@@ -282,6 +285,7 @@ impl ApiCall {
             return Ok(PreparedCall::Forwarded { reason, chat: None });
         };
         tracing::debug!(%reason, endpoint = self.route.endpoint, "sending a call to the engine's chat endpoint");
+        let chat = EngineChat { reason: reason.into(), ..chat };
         Ok(PreparedCall::Generation { source: Source::EngineChat(Box::new(chat)), encoder })
     }
 

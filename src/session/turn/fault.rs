@@ -37,7 +37,8 @@ named_enum! {
         /// See the persistence guide.
         Lost = "lost",
         /// The engine's own chat endpoint rendered and sampled the turn. The engine reported its ids, without logprobs and entropies.
-        /// Make the tokenizer readable, so that tokentap serves the chat.
+        /// `extras.forwarded_reason` says why: tokentap cannot read the tokenizer, or the call has a part that only the engine renders,
+        /// such as a picture by URL, audio or video.
         Forwarded = "forwarded",
         /// The engine did not confirm how it expanded the pictures of the prompt: it tokenised the text anew, left a picture out, or echoed
         /// another prompt. Send `input_ids` without `text`, with one placeholder token for each picture of `image_data`, not expanded.

@@ -470,6 +470,8 @@ async fn image_chat_is_forwarded_while_other_chats_are_rendered() {
     assert_eq!(ask(&proxy, &[], &body()).await.status, 200);
     let list = session(&proxy).await["list"].take();
     assert_eq!((&list[0]["fault"], &list[1]["fault"]), (&json!("forwarded"), &Value::Null), "{list}");
+    let path = get(proxy.control, "/v1/sessions/s/paths/0").await.json();
+    assert_eq!(path["turns"][0]["forwarded_reason"], "a picture that is not in the request as base64", "{path}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

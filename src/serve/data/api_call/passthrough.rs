@@ -31,6 +31,7 @@ pub(super) async fn pass_through(
     proxy: &Proxy,
     mut call: ApiCall,
     mut chat: Option<Box<EngineChat>>,
+    reason: &str,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
     if !call.api.generates() {
@@ -49,10 +50,11 @@ pub(super) async fn pass_through(
         }
     };
     let ApiCall { api, route, mut received, .. } = call;
-    let Some(chat) = chat else {
+    let Some(mut chat) = chat else {
         let generation = send_uncaptured(proxy, route, &identity.session, received.into_upstream()).await?;
         return Ok(generation::raw_response(generation));
     };
+    chat.reason = reason.into();
     chat.sglext.request_all_ids(received.request.headers_mut());
     received.work = received.work.following();
     let request = received.into_generation(proxy, Source::EngineChat(chat), identity, EventAccess::Bytes);
