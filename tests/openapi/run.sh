@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Clients in Python and TypeScript, generated from the document at /openapi.json by openapi-python-client and @hey-api/openapi-ts: each has
-# all operations of the document, passes a type checker, and calls a `tokentap demo`.
+# all operations of the document, passes a type checker, and calls a `tokentap demo`. The commands in docs/api/control.md name the same versions.
 #   TOKENTAP   the binary (target/release/tokentap, else target/debug/tokentap)
 #   PYTHON     the interpreter (python3, 3.11 or later)
 # Builds nothing. The generators are installed once in target/openapi, which needs package registries and npm.
@@ -11,6 +11,14 @@ root=$(realpath "$here/../..")
 source "$root/tests/common.sh"
 tokentap=$(realpath "$(find_tokentap "$root")")
 export PYTHONDONTWRITEBYTECODE=1
+
+tested=$(grep '^openapi-python-client==' "$here/requirements.txt"
+  sed -nE 's/^ *"(@hey-api\/openapi-ts|typescript)": "(.*)".*/\1@\2/p' "$here/package.json")
+page=$(grep -oE '(openapi-python-client==|@hey-api/openapi-ts@|typescript@)[^ ]+' "$root/docs/api/control.md" || true)
+if [[ $tested != "$page" ]]; then
+  printf 'docs/api/control.md names the versions\n%s\nand these are tested\n%s\n' "$page" "$tested" >&2
+  exit 1
+fi
 
 home=$root/target/openapi
 mkdir -p "$home"
