@@ -4,8 +4,8 @@
 
 site.py supports RENDERER      (mdBook asks this) yes
 site.py                        the preprocessor: reads a book from standard input, and writes it with the site's links
-site.py check FOLDER PAGES     every link of the pages in FOLDER leads to a file and an anchor there, and every page of
-                               PAGES (docs/) is one of them
+site.py check FOLDER PAGES     every link of the pages in FOLDER leads to a file and an anchor there, every page of PAGES
+                               (docs/) is one of them, and paths below deploy/ in their code are those of a checkout
 
 A page links to files of the repository that are not on the site. If Cargo.toml has a `repository`, these links lead
 there; otherwise only their text remains. README.md becomes the first page.
@@ -22,6 +22,8 @@ import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?P<start>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\])\((?P<target>[^()\s]+)\)")
+# paths, but no URLs
+DEPLOY = re.compile(r"(?<![\w./:-])[\w./-]*\bdeploy/[\w./-]*")
 CODE = re.compile(r"^```.*?^```[^\n]*$|`[^`\n]+`", re.M | re.S)
 
 
@@ -99,6 +101,10 @@ def check(site: pathlib.Path, docs: pathlib.Path) -> list[str]:
     pages = {path.relative_to(site).as_posix(): Page(path.read_text()) for path in site.rglob("*.html")}
     wrong = []
     for page in docs.rglob("*.md"):
+        for code in CODE.finditer(page.read_text()):
+            for path in DEPLOY.findall(code[0]):
+                if not path.removeprefix("./").startswith("deploy/") or not (ROOT / path).exists():
+                    wrong.append(f"{page} has the path {path}, which a checkout lacks")
         name = page.relative_to(docs).with_suffix(".html").as_posix().replace("README.html", "index.html")
         if page.name != "SUMMARY.md" and name not in pages:
             wrong.append(f"{name} is missing")
