@@ -60,6 +60,19 @@ status=0
 ENGINE="sleep 1" sbatch --wait --nodes=2 --output="$work/engine" deploy/cluster/tokentap.sbatch python3 "$here/rank.py" >/dev/null || status=$?
 if ((status != 1)) || ! grep -q 'the engine or tokentap of node. has ended' "$work/engine"; then cat "$work/engine" >&2; echo "FAIL Slurm, an engine that ends: $status" >&2; exit 1; fi
 echo "ok   Slurm, an engine that ends the job"
+# all programs but curl
+mkdir "$work/programs"
+IFS=: read -ra folders <<<"$PATH"
+for folder in "${folders[@]}"; do ln -st "$work/programs" "$folder"/* 2>/dev/null || true; done
+rm "$work/programs/curl"
+status=0
+PATH=$work/programs START_SECONDS=20 sbatch --wait --nodes=1 --output="$work/curl" deploy/cluster/tokentap.sbatch true >/dev/null || status=$?
+if ((status != 64)) || ! grep -q 'curl is missing on node.' "$work/curl"; then
+  cat "$work/curl" >&2
+  echo "FAIL Slurm, a node without curl: $status" >&2
+  exit 1
+fi
+echo "ok   Slurm, a node without curl ends the job"
 occupy node1
 status=0
 sbatch --wait --nodes=1 --nodelist=node1 --output="$work/occupied" deploy/cluster/tokentap.sbatch touch "$work/started" >/dev/null || status=$?
