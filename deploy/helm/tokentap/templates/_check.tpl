@@ -14,6 +14,11 @@
 {{- fail (printf "env.%s: set %s instead, on which other settings of the pod depend" $name $value) }}
 {{- end }}
 {{- end }}
+{{- range $name := list "TOKENTAP_LISTEN" "TOKENTAP_CONTROL_LISTEN" "TOKENTAP_DATA_DIR" }}
+{{- if hasKey $.Values.env $name }}
+{{- fail (printf "env.%s must not be set: Services, policies, probes and mounts of the chart depend on it" $name) }}
+{{- end }}
+{{- end }}
 {{- $data := .Values.data }}
 {{- if ge (include "tokentap.bytes" $data.bytes | float64) (include "tokentap.bytes" $data.size | float64) }}
 {{- fail (printf "data.bytes (%s) must be less than data.size (%s), the limit of the volume" $data.bytes $data.size) }}
