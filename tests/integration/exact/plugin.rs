@@ -207,7 +207,7 @@ async fn failing_plugin_loses_the_entropies_of_one_reply_and_is_disabled() {
 async fn unusable_plugin_is_not_used_and_check_reports_why() {
     for (options, expected) in [
         (EngineOptions { plugin: Plugin::TopK(20), ..WITH_PLUGIN }, "TOKENTAP_ENTROPY_TOP_K"),
-        (EngineOptions { plugin: Plugin::Absent, ..WITH_PLUGIN }, "pip install tokentap-sglang"),
+        (EngineOptions { plugin: Plugin::Absent, ..WITH_PLUGIN }, "the plugin `python/tokentap-sglang`"),
         (EngineOptions { dialect: Dialect::Sglang056, ..WITH_PLUGIN }, "estimates from top-k"),
         (WITH_PLUGIN, "inside the engine"),
     ] {
