@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::text::Text;
 use super::{ExportImages, Lack};
 use crate::images::{Image, ImageDigest};
@@ -37,8 +35,8 @@ pub(super) fn check(turn: &Turn, place: Option<ExportImages>) -> Result<(), &'st
 }
 
 /// The ids that stand for pictures in these turns: one for each model, none without pictures.
-pub(super) fn placeholders<'a>(turns: impl Iterator<Item = &'a Turn>) -> SmallVec<[u32; 1]> {
-    let mut found = SmallVec::new();
+pub(super) fn placeholders<'a>(turns: impl Iterator<Item = &'a Turn>) -> Vec<u32> {
+    let mut found = Vec::new();
     for turn in turns {
         let images = turn.about.images.iter().flat_map(|images| &images.list);
         for id in images.filter_map(|image| turn.prompt.get(image.start as usize)) {
