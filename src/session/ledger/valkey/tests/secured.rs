@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The permissions that the documentation states.
 pub(super) const ACL: &str = "resetkeys resetchannels ~tt:* -@all +eval +evalsha +script|load +wait +ping +info +llen +lindex +lrange \
                               +rpush +unlink +exists +pexpire +time +get +set +zadd +zrem +zremrangebyscore +zscore +zrange +xadd +xtrim +xrange \
-                              +xrevrange +xinfo|stream +hget +hset +hmget +hlen +cluster|slots +auth +hello";
+                              +xrevrange +xinfo|stream +hget +hset +hmget +cluster|slots +auth +hello";
 
 /// A CA, and a certificate for this machine that it signed.
 struct Certificates {
