@@ -7,9 +7,12 @@ work=$(realpath "${1:-$(mktemp -d)}")
 cd "$(dirname "$0")/../.."
 # the clones must not share one
 unset CARGO_TARGET_DIR
+# the branch may move before the second clone
+commit=$(git rev-parse HEAD)
 for clone in one another/two; do
   if [[ $clone == one ]]; then umask 022; else umask 077; fi
-  git clone --quiet . "$work/$clone"
+  git clone --quiet --no-checkout . "$work/$clone"
+  git -C "$work/$clone" checkout --quiet --detach "$commit"
   bash "$work/$clone/deploy/release/wheel.sh" "$(uname -m)-unknown-linux-gnu" >"$work/${clone##*/}.log" 2>&1 ||
     { tail -n 20 "$work/${clone##*/}.log" >&2; exit 1; }
 done
