@@ -254,7 +254,8 @@ impl Sharing {
         let timeout = self.limits.timeout;
         let result = timeout_at(Instant::now() + timeout, operation).await;
         let result = result.unwrap_or(Err(LedgerError::Timeout(timeout)));
-        if let Err(error) = &result {
+        // pictures that are on their way are no failure of the ledger
+        if let Some(error) = result.as_ref().err().filter(|error| !matches!(error, LedgerError::AwaitsImages)) {
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
             // other errors can be those of one session
             if let (LedgerError::Unavailable(_), Some(partition)) = (error, partition) {
