@@ -154,7 +154,7 @@ jax: ## sglang-jax on the CPU, from a checkout: SRC=path (five minutes, 1 GB, Py
 wheel: ## the wheel tokentap-sidecar for this machine, linked with zig, and the engine's plugin, in target/packages (ten minutes, 3 GB, PyPI)
 	bash deploy/release/wheel.sh "$$(uname -m)-unknown-linux-gnu"
 
-wheel-twice: ## the wheels of this commit built in two clones in different folders, with different umasks: every file is equal (20 minutes, 6 GB, PyPI)
+wheel-twice: ## the wheels of this commit built in two clones in different folders, with different umasks: every file but the debug information is equal (20 minutes, 6 GB, PyPI)
 	bash deploy/release/twice.sh
 
 wheel-try: ## that wheel in new environments, beside the other product named tokentap, and in a Debian 12 root without Rust (a minute; root, PyPI, Debian's debootstrap)
