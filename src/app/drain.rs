@@ -59,21 +59,30 @@ pub(super) async fn finish(proxy: &Arc<Proxy>, archiving: Option<Archiving>, con
     let limit = proxy.config.ledger.ledger_timeout;
     let _ = timeout(limit, proxy.sessions.settle_entries()).await;
     let _ = timeout(clock.remaining().max(limit), proxy.sessions.settle_images()).await;
-    report_detached(proxy);
+    report_unsettled(proxy, proxy.sessions.settle_rest().await);
 }
 
-/// Reports turns that the ledger still lacks. The local log keeps them for the next start.
-fn report_detached(proxy: &Proxy) {
-    let bytes = proxy.sessions.ledger_status().map_or(0, |status| status.detached_bytes);
-    if bytes == 0 {
+/// Reports what the ledger lacks: changes of sessions, and only pictures of others. The local log keeps detached turns for the next start.
+fn report_unsettled(proxy: &Proxy, [changes, images]: [usize; 2]) {
+    if images > 0 {
+        tracing::warn!(sessions = images, "the ledger lacks pictures of sessions; other tokentaps have references");
+    }
+    if changes == 0 {
         return;
     }
     match &proxy.config.sessions.data_dir {
         Some(folder) => {
-            tracing::warn!(bytes, folder = %folder.display(), "the ledger lacks turns; a start with this --data-dir appends them");
+            tracing::warn!(
+                sessions = changes,
+                folder = %folder.display(),
+                "the ledger lacks turns; a start with this --data-dir appends them"
+            );
         }
         None => {
-            tracing::error!(bytes, "the ledger lacks turns, which end with this process, because it has no --data-dir")
+            tracing::error!(
+                sessions = changes,
+                "the ledger lacks turns, which end with this process, because it has no --data-dir"
+            );
         }
     }
 }

@@ -323,16 +323,24 @@ impl Sessions {
     /// Appends the changes that are not in the ledger.
     pub async fn settle_entries(&self) {
         if let Backend::Shared(sharing) = &self.backend {
-            sharing.settle_all().await;
+            sharing.settle_all(true).await;
         }
     }
 
-    /// Stores pictures that the ledger lacks, and appends the changes that wait for them.
+    /// Stores pictures that the ledger lacks.
     pub async fn settle_images(&self) {
         if let Backend::Shared(sharing) = &self.backend {
             sharing.end_pause_of_images();
             sharing.share_due_images().await;
-            sharing.settle_all().await;
+        }
+    }
+
+    /// Appends the changes that the ledger still lacks, also finished paths whose pictures it lacks. Returns how many sessions have changes,
+    /// and how many have only pictures, that it lacks after that.
+    pub async fn settle_rest(&self) -> [usize; 2] {
+        match &self.backend {
+            Backend::Shared(sharing) => sharing.settle_rest().await,
+            Backend::Local(_) => [0; 2],
         }
     }
 

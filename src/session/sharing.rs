@@ -238,7 +238,8 @@ impl Sharing {
         let line = self.line(name);
         let has_unread = self.within_timeout(Some(partition_of(name)), async {
             let mut known = line.known.lock().await;
-            self.settle(&line, &mut known).await?;
+            // the rest is in memory
+            self.settle_available(&line, &mut known, true).await?;
             self.load(&line, &mut known).await?;
             Ok(known.images.has_unread())
         });

@@ -89,7 +89,7 @@ impl Sharing {
                     self.unsettled.lock().extend(names);
                 }
             }
-            self.settle_all().await;
+            self.settle_all(true).await;
             self.recall().await;
         }
     }
@@ -134,8 +134,9 @@ impl Sharing {
         Ok(fleet)
     }
 
-    /// Settles all unsettled sessions, except those of partitions that failed.
-    pub(in crate::session) async fn settle_all(&self) {
+    /// Settles all unsettled sessions, except those of partitions that failed. Unless it `waits`, also finished paths whose pictures the ledger
+    /// lacks are appended.
+    pub(in crate::session) async fn settle_all(&self, waits: bool) {
         let mut names: Vec<Arc<str>> = self.unsettled.lock().iter().map(Arc::clone).collect();
         let settle_from = || self.settle_from.lock();
         // sessions that fail each time must not keep those after them from being settled
@@ -155,7 +156,7 @@ impl Sharing {
             let line = self.line(&name);
             let settled = self.within_timeout(Some(partition_of(&name)), async {
                 let mut known = line.known.lock().await;
-                let is_appended = self.settle_available(&line, &mut known).await?;
+                let is_appended = self.settle_available(&line, &mut known, waits).await?;
                 if known.is_unconfirmed {
                     self.load(&line, &mut known).await?;
                     let is_replicated = self.ledger.is_replicated(&name).await?;
@@ -169,8 +170,8 @@ impl Sharing {
             });
             match settled.await {
                 Ok(true) => {}
-                // another process may have stored the pictures. A failure is counted
-                Ok(false) => drop(self.read_images(&line).await),
+                // another process may have stored the pictures, or this one stores them
+                Ok(false) => drop(self.due_images.lock().insert(name)),
                 Err(error) => {
                     // it is tried again in the next round
                     failures += 1;
@@ -178,6 +179,23 @@ impl Sharing {
                 }
             }
         }
+    }
+
+    /// Settles all unsettled sessions for the last time. Returns how many have changes that the ledger lacks after that, and how many have
+    /// only pictures.
+    pub(in crate::session) async fn settle_rest(&self) -> [usize; 2] {
+        let _ = tokio::time::timeout(self.limits.timeout, self.settle_all(false)).await;
+        let mut left = [0; 2];
+        let names: Vec<Arc<str>> = self.unsettled.lock().iter().map(Arc::clone).collect();
+        for name in names {
+            // a line that is locked is that of a session which is not settled
+            let known = self.line(&name);
+            let known = known.known.try_lock();
+            let has_changes = known.as_ref().map_or(true, |known| known.is_detached());
+            left[usize::from(!has_changes)] +=
+                usize::from(has_changes || known.is_ok_and(|known| known.images.is_failed));
+        }
+        left
     }
 
     /// Marks sessions with running calls as used.
@@ -207,7 +225,8 @@ impl Sharing {
         let Ok(idle) = idle.await else { return };
         for session in idle {
             let name = Arc::clone(&session.session);
-            if self.store.pending.has(&name) || self.is_spilled(&name) {
+            // an unsettled one may wait for its pictures
+            if self.store.pending.has(&name) || self.is_spilled(&name) || self.unsettled.lock().contains(&name) {
                 continue;
             }
             match self.finish(&name).await {

@@ -101,9 +101,17 @@ impl Sharing {
                 continue;
             }
             *self.last_due_images.lock() = Some(Arc::clone(&name));
-            if let Some(turns) = self.share_images(&name).await {
-                // publishes paths that waited for the pictures. The sweep does it later if this fails
-                let _ = self.finish_before(&name, Some(turns)).await;
+            let turns = self.share_images(&name).await;
+            let line = self.line(&name);
+            // other processes may have stored those that this one lacks
+            let _ = self.read_images(&line).await;
+            // publishes paths that waited for the pictures
+            if let Some(turns) = turns
+                && self.finish_before(&name, Some(turns)).await.is_err()
+            {
+                let images = &mut line.known.lock().await.images;
+                images.finish_due = images.finish_due.max(Some(turns));
+                self.due_images.lock().insert(name);
             }
         }
     }
@@ -613,6 +621,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_after_a_path_that_waits_for_its_picture_are_appended_before_the_process_ends() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let [first, second] = processes(&ledger);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        first.sharing().freeze(&"s".into()).await.unwrap();
+        let fleet = ledger.state().fleet + 1;
+        *ledger.state() = crate::session::ledger::memory::State { fleet, ..Default::default() };
+        ledger.disruptions.send_modify(|count| *count += 1);
+        *ledger.image_failure.lock() = Some(LedgerError::Recovering);
+        let background = tokio::spawn(Arc::clone(&first).run());
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        background.abort();
+        let finished = || ledger.state().finished.values().map(Vec::len).sum::<usize>();
+        first.refresh(["s"]).await.expect("the session can be read");
+        let failures = counted(&first, |counts| &counts.failures);
+        let next = Call::new(Arc::clone(&first), "s".into()).commit(draft(&[3], &[5])).1.await;
+        assert_eq!((next.is_err(), finished()), (true, 0), "it is detached");
+        assert_eq!(counted(&first, |counts| &counts.failures), failures, "the ledger works");
+        assert_eq!(first.settle_rest().await, [0, 1], "only the picture lacks");
+        let _ = second.refresh(["s"]).await;
+        assert_eq!((second.session("s").unwrap().summary().turns, finished()), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]

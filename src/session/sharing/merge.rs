@@ -177,15 +177,20 @@ impl Sharing {
     /// # Errors
     /// When the ledger fails, and [`LedgerError::AwaitsImages`].
     pub(super) async fn settle(&self, line: &Line, known: &mut ListCache) -> Result<(), LedgerError> {
-        if self.settle_available(line, known).await? { Ok(()) } else { Err(LedgerError::AwaitsImages) }
+        if self.settle_available(line, known, true).await? { Ok(()) } else { Err(LedgerError::AwaitsImages) }
     }
 
-    /// The same for the changes before a finished path whose pictures the ledger may lack: the background stores them first. Returns whether
-    /// all changes are appended.
+    /// The same; if `waits`, for the changes before a finished path whose pictures the ledger may lack: the background stores them first.
+    /// Returns whether all changes are appended.
     ///
     /// # Errors
     /// When the ledger fails.
-    pub(super) async fn settle_available(&self, line: &Line, known: &mut ListCache) -> Result<bool, LedgerError> {
+    pub(super) async fn settle_available(
+        &self,
+        line: &Line,
+        known: &mut ListCache,
+        waits: bool,
+    ) -> Result<bool, LedgerError> {
         known.forget_removed();
         let is_checked = known.position.is_none() || known.checked == self.suspicion();
         if is_checked && !known.is_detached() {
@@ -200,8 +205,8 @@ impl Sharing {
             if !known.missing.is_empty() {
                 self.begin(line, known)?;
             }
-            let outcome = match self.append_detached(line, known, true).await? {
-                Ok(true) => self.append_missing(line, known).await?,
+            let outcome = match self.append_detached(line, known, waits).await? {
+                Ok(true) => self.append_missing(line, known, waits).await?,
                 other => other,
             };
             match outcome {
@@ -294,10 +299,15 @@ impl Sharing {
         Ok(Ok(true))
     }
 
-    /// Appends the changes that other entries took the place of. Returns false at a finished path that waits for pictures.
-    async fn append_missing(&self, line: &Line, known: &mut ListCache) -> Result<Result<bool, Outdated>, LedgerError> {
+    /// Appends the changes that other entries took the place of. Returns false at a finished path that waits for pictures, if `waits`.
+    async fn append_missing(
+        &self,
+        line: &Line,
+        known: &mut ListCache,
+        waits: bool,
+    ) -> Result<Result<bool, Outdated>, LedgerError> {
         while let Some(first) = known.missing.front() {
-            if matches!(first.change, MissingChange::Finished(_)) && !self.may_publish(line, known) {
+            if waits && matches!(first.change, MissingChange::Finished(_)) && !self.may_publish(line, known) {
                 return Ok(Ok(false));
             }
             let Some(next) = known.missing.front() else { break };

@@ -270,7 +270,9 @@ impl Sharing {
         }
         self.mark_unsettled(line, &known);
         if !self.is_down(&line.name) {
-            let _ = self.within_timeout(Some(partition_of(&line.name)), self.settle_available(line, &mut known)).await;
+            let _ = self
+                .within_timeout(Some(partition_of(&line.name)), self.settle_available(line, &mut known, true))
+                .await;
         }
     }
 }
