@@ -42,14 +42,15 @@ pub struct InlineImage {
 /// The type of a part with a picture, and its member.
 const IMAGE_URL: &str = "image_url";
 
-/// The members with which SGLang processes a picture in another way. It ignores others.
-const ENGINE_MEMBERS: [&str; 4] = ["modalities", "max_dynamic_patch", "min_dynamic_patch", "max_long_side_pixel"];
+/// The members of `image_url` with which SGLang processes a picture in another way.
+const ENGINE_MEMBERS: [&str; 4] = ["max_dynamic_patch", "min_dynamic_patch", "max_long_side_pixel", "content_hash"];
 
-/// The first member of a picture that only the engine interprets.
+/// The first member of a picture that only the engine interprets. SGLang ignores those that it does not know.
 pub(super) fn engine_member(part: &Value) -> Option<&'static str> {
-    let is_set = |value: &Value, name: &str| value.get(name).is_some_and(|value| *value != Value::Null);
-    let image = part.get(IMAGE_URL);
-    ENGINE_MEMBERS.into_iter().find(|name| is_set(part, name) || image.is_some_and(|image| is_set(image, name)))
+    let is_set = |name: &str| part.get(IMAGE_URL)?.get(name).filter(|value| **value != Value::Null);
+    // `image` is the default
+    let has_modality = part.get_str("modalities").is_some_and(|modality| modality != "image");
+    ENGINE_MEMBERS.into_iter().find(|name| is_set(name).is_some()).or(has_modality.then_some("modalities"))
 }
 
 impl MediaPart {
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn part_with_members_that_the_engine_interprets_is_for_the_engine() {
-        let cached = r#"{"type":"image_url","image_url":{"url":"iVBORw0KGgo="},"cache_control":{"type":"ephemeral"},"modalities":null}"#;
+        let cached = r#"{"type":"image_url","image_url":{"url":"iVBORw0KGgo="},"cache_control":{"type":"ephemeral"},"modalities":"image"}"#;
         let MediaPart { media, .. } = MediaPart::of_chat(0, Value::parse(cached.as_bytes()).unwrap());
         assert_eq!(*media.part(), image_part("iVBORw0KGgo=", None), "the engine ignores the others");
         for (part, is_image) in [

@@ -54,7 +54,8 @@ pub(crate) fn with_placeholders(
     work: &Work,
 ) -> Result<Box<GenerateRequest>, ImageRefusal> {
     let Ok(placeholder) = model.renderer.image_placeholder() else { return Ok(request) };
-    if request.has_text() {
+    // the rest has other tokens than those of pictures
+    if !request.echo_shows_images() {
         return Ok(request);
     }
     let prompts: Vec<_> = (0..request.batch().unwrap_or(1)).map(|at| request.prompt_ids(at)).collect();
