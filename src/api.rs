@@ -42,9 +42,9 @@ use openai::error::OpenAiError;
 
 /// An API.
 pub trait Api: Debug + Send + Sync {
-    /// Whether requests are decoded here now. Otherwise the engine's own endpoint serves them.
-    fn is_served(&self) -> bool {
-        true
+    /// Why requests are not decoded here now, so that the engine's own endpoint serves them. `None` if they are.
+    fn not_served(&self) -> Option<String> {
+        None
     }
 
     /// The API in the labels of its turns. `None` adds no label.

@@ -272,7 +272,7 @@ pub struct LimitConfig {
     /// Largest request body
     #[arg(long, env = "TOKENTAP_MAX_REQUEST_BYTES", value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
     pub max_request_bytes: u64,
-    /// Largest picture of a request that tokentap records or builds from tokens; a larger one is refused with 400
+    /// Largest picture of `/generate`, or of a chat that is built from tokens; a larger one is refused with 400
     #[arg(long, env = "TOKENTAP_MAX_IMAGE_BYTES", value_name = "BYTES", default_value = "20MiB", value_parser = bytes)]
     pub max_image_bytes: u64,
     /// Bytes of buffered requests and replies together, and of what reading, rendering and encoding the requests takes: above three quarters requests get 503, or 413 if one alone takes more; above all of it replies are forwarded without entropies, as is a reply that alone is larger than an eighth of it, at least 64MiB

@@ -52,8 +52,8 @@ impl Api for AnthropicMessages {
         Some(Dialect::Messages)
     }
 
-    fn is_served(&self) -> bool {
-        self.chats.is_served()
+    fn not_served(&self) -> Option<String> {
+        self.chats.not_served()
     }
 
     fn generates(&self) -> bool {

@@ -55,8 +55,8 @@ impl Api for OpenAiChat {
         Some(Dialect::Chat)
     }
 
-    fn is_served(&self) -> bool {
-        self.chats.is_served()
+    fn not_served(&self) -> Option<String> {
+        self.chats.not_served()
     }
 
     fn decode(&self, request: &Request<Bytes>) -> Result<Box<dyn ApiRequest>, RequestError> {

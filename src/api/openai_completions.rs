@@ -14,6 +14,7 @@ use super::openai::error::OpenAiError;
 use super::openai::seconds_since_1970;
 use super::{Api, ApiError, ApiGeneration, ApiPlan, ApiRequest};
 use crate::budget::{Work, values_bytes};
+use crate::chat::model::PASSTHROUGH;
 use crate::chat::{RequestError, RequestSession};
 use crate::config::{ChatMode, Config};
 use crate::engine::capabilities::Capabilities;
@@ -43,8 +44,8 @@ impl Api for OpenAiCompletions {
         Some(Dialect::Completions)
     }
 
-    fn is_served(&self) -> bool {
-        self.config.chat.chat != ChatMode::Passthrough
+    fn not_served(&self) -> Option<String> {
+        (self.config.chat.chat == ChatMode::Passthrough).then(|| PASSTHROUGH.to_owned())
     }
 
     /// The prompt is parsed only for `echo`, whose name may have escapes.

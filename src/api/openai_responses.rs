@@ -72,8 +72,8 @@ impl OpenAiResponses {
 }
 
 impl Api for OpenAiResponses {
-    fn is_served(&self) -> bool {
-        self.chats.is_served()
+    fn not_served(&self) -> Option<String> {
+        self.chats.not_served()
     }
 
     fn generates(&self) -> bool {

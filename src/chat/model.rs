@@ -14,6 +14,9 @@ use crate::images::ImagePlaceholder;
 use crate::parse::Format;
 use crate::tokenizer::{Folder, Renderer, SamplingDefaults};
 
+/// Why chats are not rendered if the operator chose so.
+pub(crate) const PASSTHROUGH: &str = "--chat passthrough";
+
 /// Which side serves chats.
 #[derive(Debug, Clone)]
 pub enum Chats {
@@ -123,7 +126,7 @@ impl ChatModel {
 
     fn find(config: &ChatConfig, upstream: &Capabilities, renderer: Option<Arc<Renderer>>) -> Result<Self, String> {
         if config.chat == ChatMode::Passthrough {
-            return Err("--chat passthrough".to_owned());
+            return Err(PASSTHROUGH.to_owned());
         }
         if upstream.traits().omits_sampled_ids {
             return Err(format!("{} does not report all sampled tokens", upstream.traits().name));

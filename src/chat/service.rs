@@ -54,10 +54,13 @@ impl ChatService {
         Self { config, metrics, chats, drift: DriftSampler::default(), has_warned: AtomicBool::new(false) }
     }
 
-    /// Whether conversations are rendered here. Otherwise the engine's own endpoint serves them.
+    /// Why conversations are not rendered here, so that the engine's own endpoint serves them. `None` if they are.
     #[must_use]
-    pub fn is_served(&self) -> bool {
-        matches!(&**self.chats.borrow(), Chats::Rendered(_))
+    pub fn not_served(&self) -> Option<String> {
+        match &**self.chats.borrow() {
+            Chats::Rendered(_) => None,
+            Chats::Forwarded(reason) => Some(reason.clone()),
+        }
     }
 
     /// Whether turns of named sessions are recorded.

@@ -67,7 +67,7 @@ impl Exporter {
             .with_http()
             .with_http_client(client)
             .with_protocol(Protocol::HttpBinary)
-            // until the time of the request is over
+            // until the exporter's limit for all tries, OTEL_EXPORTER_OTLP_TIMEOUT, which is ten seconds without it
             .with_retry_policy(RetryPolicy::default().with_max_retries(usize::MAX))
             .with_endpoint(endpoint)
             .build()

@@ -59,8 +59,8 @@ struct Page {
 }
 
 impl Api for StoredResponses {
-    fn is_served(&self) -> bool {
-        self.responses.is_served()
+    fn not_served(&self) -> Option<String> {
+        self.responses.not_served()
     }
 
     fn generates(&self) -> bool {

@@ -33,9 +33,6 @@ use crate::session::{Labels, Session, fill_label};
 /// Bytes of a request that block a runtime thread for too long.
 const LONG: usize = 8 << 10;
 
-/// Why a call of an API that tokentap leaves to the engine is forwarded.
-const NOT_SERVED: &str = "--chat passthrough";
-
 /// Whether a request is read here. `session` is the session in its path. Other requests are forwarded unread.
 pub(crate) fn reads(
     proxy: &Proxy,
@@ -44,7 +41,7 @@ pub(crate) fn reads(
     request: &Request<Incoming>,
     session: Option<&Arc<str>>,
 ) -> bool {
-    if api.is_served() {
+    if api.not_served().is_none() {
         return true;
     }
     let records = route.reports_ids() && proxy.config.sessions.record;
@@ -88,9 +85,9 @@ async fn dispatch(
     refusal: Option<String>,
     record: &AccessRecord,
 ) -> Result<Response<Body>, Error> {
-    if !call.api.is_served() {
+    if let Some(reason) = call.api.not_served() {
         // forwarded without decoding
-        return pass_through(proxy, call, None, NOT_SERVED, record).await;
+        return pass_through(proxy, call, None, &reason, record).await;
     }
     let (prepared, call) = prepare(proxy, call, refusal).await?;
     match prepared {

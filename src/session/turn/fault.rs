@@ -37,8 +37,8 @@ named_enum! {
         /// See the persistence guide.
         Lost = "lost",
         /// The engine's own chat endpoint rendered and sampled the turn. The engine reported its ids, without logprobs and entropies.
-        /// `extras.forwarded_reason` says why: tokentap cannot read the tokenizer, or the call has a part that only the engine renders,
-        /// such as a picture by URL, audio or video.
+        /// `forwarded_reason`, of the turn in a path and in `extras` of trajectories, says why: tokentap cannot read the tokenizer, `--chat
+        /// passthrough`, or a part that only the engine renders, such as a picture by URL, audio or video.
         Forwarded = "forwarded",
         /// The engine did not confirm how it expanded the pictures of the prompt: it tokenised the text anew, left a picture out, or echoed
         /// another prompt. Send `input_ids` without `text`, with one placeholder token for each picture of `image_data`, not expanded.

@@ -185,6 +185,7 @@ async fn ids_that_the_engine_reports_become_an_untrained_turn() {
             assert_eq!(proxy.metric("tokentap_turns_total{outcome=\"forwarded\"}").await, 1.0);
             let sampling = get(proxy.control, "/v1/sessions/s/paths/0").await.json();
             assert_eq!(sampling["turns"][0]["sampling"], json!({"max_new_tokens": 8, "temperature": 1}));
+            assert_eq!(sampling["turns"][0]["forwarded_reason"], "--chat passthrough");
             let refused = post(proxy.control, "/v1/samples", br#"{"sessions":["s"],"format":"jsonl"}"#).await;
             assert_eq!(refused.header("tokentap-refused"), Some(r#"{"forwarded":1}"#), "the leaf is refused");
 
