@@ -79,7 +79,7 @@ def main() -> None:
         root = Path(folder) / f"{name}-{version}"
         binary = root / f"{name}-{version}.data" / "scripts" / "tokentap"
         full = binary.stat().st_size
-        # without a link from the binary, which has a checksum of this file: zig's C library has the folder of the build in it
+        # no link from the binary to it, which has its checksum: zig's C library has the folder of the build in it
         debug = Path(folder) / "tokentap.debug"
         objcopy("--only-keep-debug", binary, debug)
         objcopy("--strip-all", binary)
