@@ -115,7 +115,7 @@ impl Chain {
     }
 }
 
-/// How many other stores are read before a chain begins. An archive has manifests of one version, so one would do if no manifest is damaged.
+/// How many other stores are compared before a chain begins. An archive has manifests of one version, so one would do if no manifest is damaged.
 const OTHER_STORES: usize = 4;
 
 /// Refuses to add a chain to an archive of another version: the readers of both builds would refuse the whole archive then.

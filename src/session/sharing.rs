@@ -255,7 +255,7 @@ impl Sharing {
         let timeout = self.limits.timeout;
         let result = timeout_at(Instant::now() + timeout, operation).await;
         let result = result.unwrap_or(Err(LedgerError::Timeout(timeout)));
-        // waiting for pictures is no failure of the ledger
+        // the ledger works if pictures are awaited
         if let Some(error) = result.as_ref().err().filter(|error| !matches!(error, LedgerError::AwaitsImages)) {
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
             // other errors can be those of one session

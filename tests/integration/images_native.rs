@@ -236,7 +236,7 @@ async fn prompt_that_is_not_echoed_is_unknown() {
 async fn picture_that_may_change_is_not_trained() {
     for (media, fault) in [
         (json!({"image_data": ["https://host/a.png"]}), "image_remote"),
-        (json!({"image_data": "/tmp/a.png"}), "image_remote"),
+        (json!({"image_data": "/pictures/a.png"}), "image_remote"),
         (json!({"image_data": [{"format": "processor_output"}]}), "image_processed"),
         (json!({"video_data": ["https://host/a.mp4"]}), "media_unrecorded"),
         (json!({"audio_data": "x", "image_data": [data_uri("a")]}), "media_unrecorded"),

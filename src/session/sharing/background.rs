@@ -185,17 +185,16 @@ impl Sharing {
     /// only pictures.
     pub(in crate::session) async fn settle_rest(&self) -> [usize; 2] {
         let _ = tokio::time::timeout(self.limits.timeout, self.settle_all(false)).await;
-        let mut left = [0; 2];
+        let [mut changes, mut images] = [0; 2];
         let names: Vec<Arc<str>> = self.unsettled.lock().iter().map(Arc::clone).collect();
         for name in names {
-            // a line that is locked is that of a session which is not settled
-            let known = self.line(&name);
-            let known = known.known.try_lock();
-            let has_changes = known.as_ref().map_or(true, |known| known.is_detached());
-            left[usize::from(!has_changes)] +=
-                usize::from(has_changes || known.is_ok_and(|known| known.images.is_failed));
+            match self.line(&name).known.try_lock() {
+                Ok(known) if !known.is_detached() => images += usize::from(known.images.is_failed),
+                // a locked session is not settled
+                _ => changes += 1,
+            }
         }
-        left
+        [changes, images]
     }
 
     /// Marks sessions with running calls as used.
@@ -225,8 +224,11 @@ impl Sharing {
         let Ok(idle) = idle.await else { return };
         for session in idle {
             let name = Arc::clone(&session.session);
-            // an unsettled one may wait for its pictures
-            if self.store.pending.has(&name) || self.is_spilled(&name) || self.unsettled.lock().contains(&name) {
+            if self.store.pending.has(&name) || self.is_spilled(&name) {
+                continue;
+            }
+            // the settlement appends its changes, and knows how long a path waits for pictures
+            if self.line(&name).known.try_lock().is_ok_and(|known| known.is_detached()) {
                 continue;
             }
             match self.finish(&name).await {

@@ -754,6 +754,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn idle_session_whose_pictures_fail_is_finished_after_a_while() {
+        let ledger = Arc::new(MemoryLedger::new());
+        let first = shared_with(&ledger, SharedLog::default(), BOUNDLESS, Duration::from_secs(10));
+        *ledger.image_failure.lock() = Some(LedgerError::Recovering);
+        turn(&first, "s", &[1], 1).await.unwrap();
+        let begun = Instant::now();
+        let background = tokio::spawn(Arc::clone(&first).run());
+        while ledger.state().finished.values().all(Vec::is_empty) {
+            assert!(begun.elapsed() < 3 * LONGEST_WAIT, "it waits for ever");
+            tokio::time::sleep(FIRST_RETRY).await;
+        }
+        background.abort();
+        assert!(begun.elapsed() >= LONGEST_WAIT, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn reference_that_is_read_is_marked_as_used() {
         let ledger = Arc::new(MemoryLedger::new());
         ledger.image_ttl_ms.store(u64::try_from(TTL.as_millis()).unwrap() / 4 * 5, Ordering::Relaxed);
